@@ -1,0 +1,1 @@
+"""Durable publish/subscribe for agent streams on S2, for Python programs that block."""

@@ -1,0 +1,1 @@
+"""Tests of s2pubsub, and the servers and faults that they share."""
