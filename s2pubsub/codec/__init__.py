@@ -1,0 +1,29 @@
+"""Events to records and back: the envelope that TypeScript programs share, as strict JSON.
+
+``strict`` says what JSON carries unchanged, ``writing`` makes events and records, ``reading`` reads records, ``shape``
+checks mappings. Not for names, tokens or threads. The one part of the core that knows ``json`` and ``cattrs``. Safe for
+any number of threads: nothing here changes after import, but for the converter's cache of classes.
+"""
+
+from s2pubsub.codec.reading import MAX_READ_DEPTH, StoredRecord, decode, decode_batch
+from s2pubsub.codec.shape import EventInput, event_inputs, structure
+from s2pubsub.codec.strict import MAX_DEPTH, MAX_INTEGER, MAX_VALUES, Default
+from s2pubsub.codec.writing import MAX_RECORD_BYTES, RECORD_OVERHEAD, encode, encode_many
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_INTEGER",
+    "MAX_READ_DEPTH",
+    "MAX_RECORD_BYTES",
+    "MAX_VALUES",
+    "RECORD_OVERHEAD",
+    "Default",
+    "EventInput",
+    "StoredRecord",
+    "decode",
+    "decode_batch",
+    "encode",
+    "encode_many",
+    "event_inputs",
+    "structure",
+]

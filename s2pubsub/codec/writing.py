@@ -1,0 +1,144 @@
+"""New events, and the bodies of the records that store them.
+
+Relies on ``strict`` for what may be written. Not for sending records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from s2pubsub.codec.shape import EventInput, event_inputs
+from s2pubsub.codec.strict import Default, Replacement, is_plain, kind_of
+from s2pubsub.errors import EncodeError
+from s2pubsub.event import Event, build_event
+
+ENVELOPE_KEYS = frozenset({"type", "runId", "data", "id", "createdAt", "deliveryAttempt"})
+"""Keys of a record that are fields of an event; the others are its ``extra``."""
+
+MAX_RECORD_BYTES = 2**20
+"""Largest record that S2 stores, in metered bytes: `RECORD_OVERHEAD` and the body, as events have no headers."""
+
+RECORD_OVERHEAD = 8
+"""Metered bytes of a record beside its body."""
+
+_UNWRITABLE = "was changed while it was being written, or the calls of this thread are nested too deeply to write it"
+
+# Without its own search for cycles: the walk before it is bounded.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
+
+
+def encode(
+    topic: str,
+    *,
+    type: str,
+    data: Any,
+    run_id: str = "",
+    id: str | None = None,
+    created_at: datetime | None = None,
+    extra: Mapping[str, Any] | None = None,
+    default: Default | None = None,
+) -> tuple[Event, bytes]:
+    """Return a new event of ``topic``, not yet stored, and the body of its record.
+
+    Args:
+        topic: its topic; not checked here.
+        type: free text, may be empty.
+        data: any strict JSON value. The event refers to it; it is copied only where ``default`` replaced something.
+        run_id: the run it belongs to, may be empty.
+        id: its id; None makes a UUID.
+        created_at: aware datetime, cut to milliseconds; None is now.
+        extra: further keys of the envelope, written behind the known ones.
+        default: hook for values of foreign types (any but exactly dict, list, str, int, float, bool and None, so tuples
+            and subclasses, too). Its result is checked as strictly and may hold such values again.
+
+    Raises:
+        EncodeError: something is not strict JSON, or the record is larger than S2 stores. Names the place.
+    """
+    event_id = str(uuid4()) if id is None else id
+    for name, text in (("type", type), ("run_id", run_id), ("id", event_id)):
+        if text.__class__ is not str:
+            raise EncodeError(name, f"must be a str, not {kind_of(text)}")
+    created_at = _in_milliseconds(created_at)
+    extra = _checked_extra(extra) if extra else {}
+    envelope = {
+        "type": type,
+        "runId": run_id,
+        "data": data,
+        "id": event_id,
+        "createdAt": f"{created_at.isoformat(timespec='milliseconds')[:-6]}Z",
+        "deliveryAttempt": 1,
+        **extra,
+    }
+    body = _write(envelope, (data, extra))
+    if body is None:
+        for name, text in (("type", type), ("run_id", run_id), ("id", event_id)):
+            Replacement(name, None).of(text)
+        try:
+            data = envelope["data"] = Replacement("data", default).of(data)
+            extra = Replacement("extra", default).of(extra)
+        except RuntimeError as error:
+            raise EncodeError("data", _UNWRITABLE) from error
+        body = _write({**envelope, **extra}, (data, extra))
+        if body is None:
+            raise EncodeError("data", _UNWRITABLE)
+    size = RECORD_OVERHEAD + len(body)
+    if size > MAX_RECORD_BYTES:
+        raise EncodeError(
+            "event",
+            f"takes {size} bytes as a record ({RECORD_OVERHEAD} and {len(body)} of UTF-8), and S2 stores at most "
+            f"{MAX_RECORD_BYTES}; split its data, or store that elsewhere and publish where",
+        )
+    return build_event(topic, type, data, run_id, event_id, created_at, None, 1, extra), body
+
+
+def encode_many(
+    topic: str, events: Iterable[Mapping[str, Any] | Event | EventInput], *, default: Default | None = None
+) -> list[tuple[Event, bytes]]:
+    """Return what `encode` does for each of ``events``; errors name the place as ``events[3].data.price``."""
+    encoded = []
+    for position, event in enumerate(event_inputs(events)):
+        try:
+            encoded.append(
+                encode(topic, type=event.type, data=event.data, run_id=event.run_id, extra=event.extra, default=default)
+            )
+        except EncodeError as error:
+            raise EncodeError(f"events[{position}].{error.path}", error.problem) from error
+    return encoded
+
+
+def _write(envelope: dict[str, Any], parts: tuple[Any, ...]) -> bytes | None:
+    """Return the body, or None when ``parts`` of the envelope are not strict JSON or a text is not."""
+    try:
+        if is_plain(*parts):
+            return _ENCODER.encode(envelope).encode()
+    except (ValueError, TypeError, RuntimeError):
+        # ValueError: NaN, infinity, or a lone surrogate (UnicodeEncodeError). The others: data that another thread
+        # changes between the check and here, or a call stack at its limit.
+        pass
+    return None
+
+
+def _in_milliseconds(moment: datetime | None) -> datetime:
+    if moment is None:
+        moment = datetime.now(UTC)
+    elif not isinstance(moment, datetime):
+        raise EncodeError("created_at", f"must be a datetime, not {kind_of(moment)}")
+    elif moment.utcoffset() is None:
+        raise EncodeError("created_at", "has no time zone; use datetime.now(timezone.utc), or .astimezone()")
+    try:
+        return moment.astimezone(UTC).replace(microsecond=moment.microsecond // 1000 * 1000)
+    except OverflowError:
+        raise EncodeError("created_at", "lies outside the years 1 to 9999 in UTC") from None
+
+
+def _checked_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(extra, Mapping):
+        raise EncodeError("extra", f"must be a mapping, not {kind_of(extra)}")
+    for key in extra:
+        if key in ENVELOPE_KEYS:
+            raise EncodeError(f"extra.{key}", "is a key of the event itself; give it as an argument, or rename it")
+    return dict(extra)
