@@ -1,8 +1,8 @@
 """The lease token: who holds a lease and until when, as the text of an S2 fencing token.
 
 Relies on nothing. Not for acquiring or renewing leases: this only writes and reads the token, which TypeScript programs
-share. Bytes: ``A5``, kind (1 UUID, 2 text), six of expiry (epoch milliseconds, big-endian), three random, then the owner
-(the UUID's 16 bytes, or 1 to 16 bytes of UTF-8); written as base64url without padding, at most 36 characters.
+share. Its bytes: ``A5``, kind (1 UUID, 2 text), six of expiry (epoch milliseconds, big-endian), three random, then the
+owner (the UUID's 16 bytes, or 1 to 16 bytes of UTF-8); written as base64url without padding, at most 36 characters.
 """
 
 from __future__ import annotations

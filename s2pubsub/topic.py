@@ -51,8 +51,8 @@ def stream_name(topic: str, stream_prefix: str) -> str:
     size = len(name.encode())
     if size > MAX_STREAM_NAME_BYTES:
         raise ValueError(
-            f"topic {_brief(topic)} is too long: its stream's name, {_brief(stream_prefix)} + topic, takes {size} bytes "
-            f"of UTF-8, and S2 allows {MAX_STREAM_NAME_BYTES}"
+            f"topic {_brief(topic)} is too long: its stream's name, {_brief(stream_prefix)} + topic, takes {size} "
+            f"bytes of UTF-8, and S2 allows {MAX_STREAM_NAME_BYTES}"
         )
     if name in (".", ".."):
         raise ValueError(f"topic {topic!r} is not possible without a stream prefix: S2 has no stream named {name!r}")
@@ -121,4 +121,4 @@ def _check_text(what: str, value: str) -> None:
 
 
 def _brief(text: str) -> str:
-    return ascii(text) if len(text) <= _SHOWN else f"{ascii(text[: _SHOWN - 3])}..."
+    return ascii(text) if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]!a}..."
