@@ -1,0 +1,299 @@
+"""How a worker thread follows a topic: one read session after the other, from the next index, until it is stopped.
+
+The worker pulls. It asks its session for a batch, decodes it, hands it on, and asks again. Whatever ends a session
+decides how the next one is opened:
+
+- the connection broke: wait on tenacity's schedule, then reopen at the next index;
+- it was not read for 0.2 s and parked: wait for room, reopen with limits until caught up;
+- the stream was deleted, its events were trimmed, the server refused: the end, with that error.
+
+Not for: queues and handles (``subscription``), connections (``store``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Protocol
+
+import attrs
+from tenacity import RetryCallState
+
+from s2pubsub.codec import decode_batch
+from s2pubsub.errors import ClosedError, ReplayGapError, StoreError, TopicGoneError
+from s2pubsub.event import Event
+from s2pubsub.retry import Interrupted, reconnecting
+from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.runtime.loop import Log
+from s2pubsub.runtime.worker import Stop
+from s2pubsub.stats import Counters
+from s2pubsub.store import Batch, Reader, Store
+
+MIB = 2**20
+
+_LIMITED_READS = 5
+"""A reader that unparked opens this many limited sessions, each twice as large, before it trusts its consumer."""
+
+_LIMITED_WAIT = 1
+"""Seconds that a limited session waits at the tail before it ends."""
+
+_LONG_LIVED = 5.0
+"""Seconds after which a session that breaks is a fresh interruption although nothing was read: the longest wait."""
+
+_LOG_AGAIN = 60.0
+_LOOKUP_LIMIT = 10.0
+
+
+class Sink(Protocol):
+    """Where a follower's events go."""
+
+    @property
+    def next_index(self) -> int:
+        """Index of the next event that will be handed out."""
+
+    def deliver(self, events: list[Event], size: int, next_index: int) -> object:
+        """Take events of ``size`` bytes, after which the topic goes on at ``next_index``."""
+
+    def wait_for_room(self) -> bool:
+        """Wait until more may be delivered; False when the sink is closed."""
+
+    def room(self) -> tuple[int, int]:
+        """How many events and bytes it would take now."""
+
+    def offer_local(self, event: Event) -> None:
+        """From any thread: take an event that was published for this process only."""
+
+    def deliver_local(self) -> None:
+        """On the follower's thread, which was woken: deliver such events, unless their readers fetch them."""
+
+    def finish(self, error: Exception | None) -> None:
+        """Nothing will follow; ``error`` is why, None after a close."""
+
+    def close(self) -> None:
+        """From any thread: discard what is held and release who waits."""
+
+
+@attrs.frozen(eq=False)
+class Feed:
+    """What a follower needs, apart from its subscription's handle, which may be dropped while it runs."""
+
+    topic: str
+    stream: str
+    start: int
+    existed: bool
+    store: Store
+    sink: Sink
+    stop: Stop
+    wake: threading.Event
+    counters: Counters
+    logger: Log
+
+
+class Follower:
+    """Delivers the events of one topic from ``feed.start`` on. ``run`` is the whole life of its thread."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._next_index = feed.start
+        self._reached = False  # the start: before that, an offset beyond the tail waits at the tail
+        self._created: Future[object] | None = None
+        self._limited_reads: int | None = None  # None: unlimited sessions
+        self._outage = Outage(feed.topic, feed.logger)
+
+    def run(self) -> None:
+        """Follow until stopped (returns) or until the topic or the server ends it (raises)."""
+        stop = self._feed.stop
+        for attempt in reconnecting(stop, self._outage.wait_announced):
+            with attempt:
+                while not stop.is_set():
+                    self._read_session(attempt.retry_state)
+                return
+
+    # -- one session ---------------------------------------------------------------------------------------------
+
+    def _read_session(self, schedule: RetryCallState) -> None:
+        """Read one session to its orderly end; raise Interrupted when it broke."""
+        feed = self._feed
+        limited = self._limited_reads is not None
+        opened_at = time.monotonic()
+        try:
+            if self._created is not None and self._next_index > 0:
+                self._check_same_stream()
+            reader = self._open()
+            try:
+                end = self._read(reader, schedule)
+            finally:
+                reader.close()
+        except StoreError as error:
+            feed.counters.reconnects += 1
+            if time.monotonic() - opened_at > _LONG_LIVED:
+                schedule.attempt_number = 1
+            raise self._verdict(error) from error
+        if end == "parked":
+            feed.counters.parked += 1
+            self._limited_reads = 0
+            feed.sink.wait_for_room()
+        elif end == "caught_up":
+            self._limited_reads = None
+        elif end == "ended" and limited:
+            reads = (self._limited_reads or 0) + 1
+            self._limited_reads = reads if reads < _LIMITED_READS else None
+        elif end == "ended":
+            feed.counters.reconnects += 1
+            raise Interrupted(
+                StoreError("the server ended the read session", code="connection", status=None, kind="outage")
+            )
+
+    def _open(self) -> Reader:
+        limit, wait = None, None
+        if self._limited_reads is not None:
+            items, size = self._feed.sink.room()
+            # A record that does not fit a byte limit is never sent, so the limit is at least one record's maximum.
+            limit = (max(1, items) << self._limited_reads, max(MIB, size) << self._limited_reads)
+            wait = _LIMITED_WAIT
+        return self._feed.store.open(
+            self._feed.stream,
+            self._next_index,
+            limit=limit,
+            wait=wait,
+            clamp=not self._reached,
+            stop=self._feed.stop,
+        )
+
+    def _read(self, reader: Reader, schedule: RetryCallState) -> str:
+        feed = self._feed
+        expected: int | None = None
+        while True:
+            answer = self._await(reader)
+            if isinstance(answer, str):
+                return answer
+            self._outage.over()
+            if self._created is None:
+                self._created = feed.store.find_soon(feed.stream)  # type: ignore[assignment]
+            if answer.records:
+                schedule.attempt_number = 1
+                expected = self._check_contiguous(answer, expected)
+                self._hand_on(answer)
+                if not feed.sink.wait_for_room():
+                    return "stopped"
+            if answer.caught_up_at is not None:
+                self._check_nothing_skipped(answer.caught_up_at)
+                if self._limited_reads is not None:
+                    return "caught_up"
+
+    def _await(self, reader: Reader) -> Batch | str:
+        """The session's next answer; local events are delivered while it is outstanding."""
+        feed = self._feed
+        answer = reader.request()
+        answer.add_done_callback(lambda _: feed.wake.set())
+        while not answer.done():
+            feed.wake.wait()
+            feed.wake.clear()
+            feed.sink.deliver_local()
+            if feed.stop.is_set():
+                return "stopped"
+        return "stopped" if answer.cancelled() else answer.result()
+
+    def _hand_on(self, batch: Batch) -> None:
+        records = batch.records
+        if records[0].seq_num < self._next_index:  # clamped to the tail: the offset has not been reached yet
+            records = [record for record in records if record.seq_num >= self._next_index]
+        if not records:
+            return
+        events, error = decode_batch(self._feed.topic, records)
+        self._reached = True
+        self._next_index = error.index if error is not None else records[-1].seq_num + 1
+        self._feed.counters.delivered += len(events)
+        self._feed.sink.deliver(events, sum(len(record.body) for record in records), self._next_index)
+        if error is not None:
+            raise error
+
+    # -- what ends it --------------------------------------------------------------------------------------------
+
+    def _check_contiguous(self, batch: Batch, expected: int | None) -> int:
+        first, last = batch.records[0].seq_num, batch.records[-1].seq_num
+        if first > max(self._next_index, expected or 0):
+            raise ReplayGapError(self._feed.topic, self._next_index, first)
+        if last - first + 1 != len(batch.records):
+            hole = next(i for i, record in enumerate(batch.records) if record.seq_num != first + i)
+            raise ReplayGapError(self._feed.topic, first + hole, batch.records[hole].seq_num)
+        return last + 1
+
+    def _check_nothing_skipped(self, tail: int) -> None:
+        if tail > self._next_index:
+            raise ReplayGapError(self._feed.topic, self._next_index, tail)
+        if tail == self._next_index:
+            self._reached = True
+
+    def _check_same_stream(self) -> None:
+        """A stream that was deleted would be made anew by reading it, on a basin with create-on-read."""
+        feed = self._feed
+        found = feed.store.find(feed.stream, Deadline.after(_LOOKUP_LIMIT), feed.stop)
+        if found is None or found.deleting:
+            raise TopicGoneError(feed.topic)
+        known = _created_at(self._created)
+        if known is None:
+            self._created = feed.store.find_soon(feed.stream)  # type: ignore[assignment]
+        elif known != found.created_at:
+            raise TopicGoneError(feed.topic)
+
+    def _verdict(self, error: StoreError) -> Exception:
+        if error.kind in ("outage", "name"):
+            return Interrupted(error)
+        if error.kind == "gone":
+            if self._feed.existed or self._created is not None:
+                return TopicGoneError(self._feed.topic)
+            return Interrupted(error)  # it never existed: wait for it
+        if error.kind == "past_tail":
+            return TopicGoneError(self._feed.topic)  # what was delivered is not there any more
+        return error
+
+
+class Outage:
+    """Says once that an outage has begun, at most once a minute that it lasts, and that it is over."""
+
+    def __init__(self, topic: str, logger: Log) -> None:
+        self._topic = topic
+        self._logger = logger
+        self._began_at: float | None = None
+        self._logged_at = 0.0
+
+    def wait_announced(self, state: RetryCallState) -> None:
+        """Log the attempt that has failed and the wait before the next one."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        wait = state.next_action.sleep if state.next_action is not None else 0.0
+        now = time.monotonic()
+        level = logging.DEBUG
+        if self._began_at is None:
+            self._began_at, self._logged_at, level = now, now, logging.WARNING
+        elif now - self._logged_at >= _LOG_AGAIN:
+            self._logged_at, level = now, logging.WARNING
+        self._logger.log(
+            level,
+            "subscription to topic %r was interrupted (attempt %d, next in %.2f s): %s",
+            self._topic,
+            state.attempt_number,
+            wait,
+            error.reason if isinstance(error, Interrupted) else error,
+        )
+
+    def over(self) -> None:
+        """The server has answered."""
+        if self._began_at is not None:
+            seconds = time.monotonic() - self._began_at
+            self._began_at = None
+            self._logger.info("subscription to topic %r goes on after %.1f s", self._topic, seconds)
+
+
+def _created_at(lookup: Future[object] | None) -> datetime | None:
+    if lookup is None or not lookup.done() or lookup.cancelled() or lookup.exception() is not None:
+        return None
+    return getattr(lookup.result(), "created_at", None)
+
+
+def stopped(error: BaseException, stop: Stop) -> bool:
+    """Whether ``error`` is only what a worker sees that was told to stop."""
+    return stop.is_set() and isinstance(error, (ClosedError, Interrupted))

@@ -1,0 +1,1 @@
+"""Threads and their hand-offs. Knows nothing of publish/subscribe, JSON or S2."""

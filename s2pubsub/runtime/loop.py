@@ -1,0 +1,303 @@
+"""The asyncio loop on a thread of its own, called from blocking code.
+
+The S2 SDK speaks asyncio only; the library's users block. One loop per client runs the SDK's coroutines and
+nothing else: no user code and no JSON, since whatever it waits for, everybody waits for.
+
+A call that times out is cancelled and given a moment to clean up. The cancelled coroutine may still end with a
+result (on Python 3.11 a finished request can swallow the cancellation); that result is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import selectors
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+from s2pubsub.errors import ClosedError, OperationTimeoutError
+from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.runtime.fork import reset_in_child
+from s2pubsub.runtime.worker import Stop, Worker
+
+T = TypeVar("T")
+
+Log = logging.Logger | logging.LoggerAdapter[Any]
+
+_CLEAN_UP = 1.0
+"""Seconds that a cancelled call gets to end by itself."""
+
+_CANCEL_AGAIN = 0.2
+"""Seconds after which a cancelled task that still runs is cancelled again. Closing an SDK read session on Python
+3.11 while a frame is buffered waits for ever after one cancellation."""
+
+_abandoned: list[Any] = []
+"""What a forked child inherited of its parent's loops; kept, because collecting it would touch the parent's epoll."""
+
+
+class IOLoop:
+    """Runs coroutines on the thread ``s2pubsub-io``. The thread starts with the first call. Thread-safe."""
+
+    def __init__(self, logger: Log) -> None:
+        self._logger = logger
+        self._reset()
+        reset_in_child(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._calls: set[_Call[Any]] = set()
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def call(self, coro: Coroutine[Any, Any, T], deadline: Deadline, stop: Stop | None = None) -> T:
+        """Run ``coro`` on the loop and return its result or raise its error.
+
+        Raises:
+            OperationTimeoutError: ``deadline`` has passed; the coroutine was cancelled.
+            ClosedError: the loop is closed, or ``stop`` was set.
+        """
+        call = self._start_call(coro)
+        if stop is not None:
+            stop.add(call.cancel)
+        try:
+            return call.future.result(deadline.remaining())
+        except TimeoutError:
+            if call.future.done():
+                raise  # the coroutine's own
+            return self._give_up(call)
+        except CancelledError as error:
+            raise ClosedError("closed during the call") from error
+        except BaseException:
+            if not call.future.done():
+                call.cancel()  # Ctrl-C, or an exception from a signal handler, in the waiting thread
+            raise
+        finally:
+            if stop is not None:
+                stop.remove(call.cancel)
+
+    def submit(self, coro: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run ``coro`` on the loop; its result or error is in the returned future. Not cancellable."""
+        return self._start_call(coro).future
+
+    def soon(self, action: Callable[[], object]) -> None:
+        """Call ``action`` on the loop thread. It must be short and must not raise."""
+        loop = self._running_loop()
+        try:
+            loop.call_soon_threadsafe(action)
+        except RuntimeError as error:
+            raise ClosedError("the client is closed") from error
+
+    def _give_up(self, call: _Call[T]) -> T:
+        call.cancel()
+        try:
+            return call.future.result(_CLEAN_UP)
+        except (TimeoutError, CancelledError) as error:
+            if isinstance(error, OperationTimeoutError):
+                raise
+            raise OperationTimeoutError("the call did not end within its timeout") from None
+
+    def _start_call(self, coro: Coroutine[Any, Any, T]) -> _Call[T]:
+        try:
+            if self._thread is not None and threading.get_ident() == self._thread.ident:
+                raise RuntimeError("a blocking call on the I/O thread would wait for itself")
+            loop = self._running_loop()
+            call = _Call(loop, coro)
+            with self._lock:
+                self._calls.add(call)
+            call.future.add_done_callback(lambda _: self._calls.discard(call))
+            loop.call_soon_threadsafe(call.start)
+        except RuntimeError as error:
+            coro.close()
+            raise ClosedError(f"the client is closed ({error})") from error
+        except BaseException:
+            coro.close()
+            raise
+        return call
+
+    # -- life cycle ----------------------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        """Whether the thread was started and the loop is not closed."""
+        return self._loop is not None and not self._closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is not None and not self._closed:
+            return loop
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            if self._loop is None:
+                _refuse_late_patching()
+                selector = selectors.DefaultSelector()
+                loop = asyncio.SelectorEventLoop(selector)
+                loop.set_exception_handler(_LogErrors(self._logger))
+                # The resolver's thread also makes SDK clients: their TLS context takes 27 ms, and the callable that
+                # makes them may be the user's.
+                executor = ThreadPoolExecutor(4, thread_name_prefix="s2pubsub-resolver")
+                loop.set_default_executor(executor)
+                thread = Worker("s2pubsub-io", _run_loop, loop, executor, self._calls)
+                self._selector = selector
+                try:
+                    thread.start()
+                except BaseException:
+                    loop.close()
+                    raise
+                self._thread, self._loop = thread, loop
+            return self._loop
+
+    def close(self, deadline: Deadline) -> bool:
+        """Cancel what runs, end the thread within ``deadline`` and say whether it has ended. Idempotent."""
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return True
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(loop.stop)
+        return thread.finish(deadline)
+
+    def signal_close(self) -> None:
+        """Tell the thread to end without waiting: for finalizers."""
+        self._closed = True
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(loop.stop)
+
+    def _reset_in_child(self) -> None:
+        closed, loop, selector = self._closed, self._loop, self._selector
+        if loop is not None:
+            _abandoned.append((loop, self._thread))
+            if selector is not None:
+                _let_go_of_descriptors(selector)
+        self._reset()
+        self._closed = closed
+
+
+class _Call(Generic[T]):
+    """A coroutine on its way through the loop, and the future that its caller waits for."""
+
+    __slots__ = ("_loop", "_task", "coro", "future")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T]) -> None:
+        self.coro = coro
+        self.future: Future[T] = Future()
+        self._loop = loop
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """On the loop: begin to run."""
+        self._task = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            result = await self.coro
+        except asyncio.CancelledError:
+            self.future.cancel()
+        except BaseException as error:  # noqa: BLE001  # the caller gets it, whatever it is
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+    def cancel(self) -> None:
+        """From any thread: have the coroutine cancelled, again and again until it has ended."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing runs
+            self._loop.call_soon_threadsafe(self._cancel_on_loop)
+
+    def _cancel_on_loop(self) -> None:
+        # ``start`` was scheduled before, so there is a task.
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            self._loop.call_later(_CANCEL_AGAIN, self._cancel_on_loop)
+
+    def abandon(self) -> None:
+        """After the loop has ended: release the caller of a coroutine that was never started."""
+        if self._task is None:
+            self.coro.close()
+        self.future.cancel()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor, calls: set[_Call[Any]]) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        _cancel_all(loop)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        executor.shutdown(wait=False)
+        asyncio.set_event_loop(None)
+        loop.close()
+        # A call that was scheduled after the last turn of the loop was never started, and nobody else will end it.
+        for call in calls.copy():
+            call.abandon()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    for _ in range(5):
+        tasks = asyncio.all_tasks(loop)
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_AGAIN))
+
+
+class _LogErrors:
+    """Errors that no caller waits for, such as a broken connection being closed, go to the log at debug level."""
+
+    def __init__(self, logger: Log) -> None:
+        self._logger = logger
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._logger.debug("on the I/O loop: %s", context.get("message"), exc_info=context.get("exception"))
+
+
+def _refuse_late_patching() -> None:
+    """It works when everything was patched before this module was imported, and hangs otherwise."""
+    if _patched_by_gevent() and not _patched_at_import:
+        raise RuntimeError(
+            "gevent patched the standard library after s2pubsub was imported; call gevent.monkey.patch_all() first"
+        )
+
+
+def _patched_by_gevent() -> bool:
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+_patched_at_import = _patched_by_gevent()
+
+
+def _let_go_of_descriptors(selector: selectors.BaseSelector) -> None:
+    """In a forked child: point the inherited sockets and the epoll at nothing.
+
+    Otherwise the parent's connections would stay open at the server until the child ends, and a transport or loop
+    collected here could take sockets out of the epoll that parent and child share. The numbers stay taken, so that
+    the old objects cannot close a descriptor that somebody else has got since.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    try:
+        descriptors = [key.fd for key in list(selector.get_map().values())]
+        if hasattr(selector, "fileno"):
+            descriptors.append(selector.fileno())
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                os.dup2(nothing, descriptor)
+    finally:
+        os.close(nothing)

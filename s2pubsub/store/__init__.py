@@ -1,0 +1,353 @@
+"""The S2 server as blocking calls on streams: the only part of the core that knows the S2 SDK.
+
+Everything is in terms of streams, sequence numbers and bytes; topics and events are the callers' business.
+SDK errors come out as the library's own, with the SDK's as their cause (``failures.classify``). Thread-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from typing import TypeVar
+
+import attrs
+import s2_sdk
+
+from s2pubsub.errors import ClosedError, StoreError
+from s2pubsub.retry import republishing
+from s2pubsub.runtime.deadline import NEVER, Deadline
+from s2pubsub.runtime.loop import IOLoop
+from s2pubsub.runtime.worker import Stop
+from s2pubsub.store.commit import GroupCommit
+from s2pubsub.store.failures import ConditionError, PastTailError
+from s2pubsub.store.lane import Lane
+from s2pubsub.store.reading import Batch, End, ReadSession, missing, open_session
+
+__all__ = ["Batch", "ConditionError", "End", "PastTailError", "Reader", "Record", "Store", "StreamInfo"]
+
+T = TypeVar("T")
+
+Record = s2_sdk.SequencedRecord
+
+MakeClient = Callable[[], s2_sdk.S2]
+
+_CLOSE_LIMIT = 1.0
+
+
+@attrs.frozen
+class StreamInfo:
+    """A listed stream."""
+
+    name: str
+    created_at: datetime
+    deleting: bool
+
+
+@attrs.frozen
+class BasinFlags:
+    """The two settings of a basin that publish/subscribe needs."""
+
+    create_stream_on_append: bool
+    create_stream_on_read: bool
+
+    def named(self) -> Sequence[tuple[str, bool]]:
+        """The settings with the names that S2 uses."""
+        return (
+            ("create-stream-on-append", self.create_stream_on_append),
+            ("create-stream-on-read", self.create_stream_on_read),
+        )
+
+
+class Store:
+    """One basin, through a write lane and a read lane.
+
+    Args:
+        loop: runs the SDK.
+        basin: name of the basin.
+        make_writer, make_reader: make the SDK clients of the two lanes. The reader must not retry by itself: on a basin
+            with create-on-read the SDK's retry after a deletion makes the stream anew.
+        shared: both lanes use the one client that ``make_writer`` returns, and it cannot be replaced.
+        stream_config: sent with appends and reads that may create a stream.
+        encryption_key: for basins with a cipher.
+    """
+
+    def __init__(
+        self,
+        loop: IOLoop,
+        basin: str,
+        make_writer: MakeClient,
+        make_reader: MakeClient,
+        *,
+        shared: bool = False,
+        stream_config: s2_sdk.StreamConfig | None = None,
+        encryption_key: bytes | str | None = None,
+    ) -> None:
+        self.basin = basin
+        self._loop = loop
+        self._write = Lane(make_writer, replaceable=not shared)
+        self._read = self._write if shared else Lane(make_reader)
+        self._stream_config = stream_config
+        self._encryption_key = encryption_key
+        self._commits: dict[str, GroupCommit] = {}
+
+    # -- appends -------------------------------------------------------------------------------------------------
+
+    def commit(self, stream: str, body: bytes, deadline: Deadline) -> int:
+        """Append one record together with what others append to ``stream`` now; return its sequence number."""
+        return self._loop.call(self._commit(stream, body), deadline)
+
+    async def _commit(self, stream: str, body: bytes) -> int:
+        group = self._commits.get(stream)
+        if group is None:
+            group = self._commits[stream] = GroupCommit(lambda bodies: self._append_bodies(stream, bodies))
+        try:
+            return await group.commit(body)
+        finally:
+            if group.idle and self._commits.get(stream) is group:
+                del self._commits[stream]
+
+    async def _append_bodies(self, stream: str, bodies: list[bytes]) -> int:
+        ack = await self.append_once(stream, [s2_sdk.Record(body=body) for body in bodies])
+        return ack.start.seq_num
+
+    def append(self, stream: str, bodies: list[bytes], deadline: Deadline, *, match_seq_num: int | None = None) -> int:
+        """Append ``bodies`` atomically; return the first one's sequence number.
+
+        Raises:
+            ConditionError: ``match_seq_num`` is not the stream's next sequence number.
+        """
+        records = [s2_sdk.Record(body=body) for body in bodies]
+        return self._loop.call(self._append_retrying(stream, records, deadline, match_seq_num), deadline)
+
+    async def _append_retrying(
+        self, stream: str, records: list[s2_sdk.Record], deadline: Deadline, match_seq_num: int | None
+    ) -> int:
+        last: StoreError | None = None
+        try:
+            async for attempt in republishing(lambda: deadline.expired):
+                with attempt:
+                    try:
+                        ack = await self.append_once(stream, records, match_seq_num=match_seq_num)
+                    except StoreError as error:
+                        last = error
+                        raise
+                    last = None
+                    return ack.start.seq_num
+        except asyncio.CancelledError:
+            if last is not None and last.outcome == "not_stored":
+                raise last from last.__cause__  # between two attempts: what stopped it is known
+            raise
+        raise AssertionError("the schedule ends by a return or an error")
+
+    async def append_once(
+        self,
+        stream: str,
+        records: list[s2_sdk.Record],
+        *,
+        match_seq_num: int | None = None,
+        fencing_token: str | None = None,
+        lookup: bool = False,
+    ) -> s2_sdk.AppendAck:
+        """One append, tried again only by the SDK's own policy. ``lookup`` takes the read lane.
+
+        An append that is expected to fail belongs there: an error answer takes 42 ms and would delay the others.
+        """
+        entry = s2_sdk.AppendInput(
+            records, match_seq_num=match_seq_num, fencing_token=fencing_token, stream_config=self._stream_config
+        )
+        lane = self._read if lookup else self._write
+        return await lane.run(f"append to stream {stream!r}", lambda s2: self._stream(s2, stream).append(entry))
+
+    def fence(self, stream: str, token: str, expected: str, deadline: Deadline, *, lookup: bool = False) -> None:
+        """Set the fencing token to ``token`` if it is ``expected`` now.
+
+        Raises:
+            ConditionError: it is another one, which its ``token`` names.
+        """
+        self._loop.call(self._fence(stream, token, expected, lookup), deadline)
+
+    async def _fence(self, stream: str, token: str, expected: str, lookup: bool) -> None:
+        record = s2_sdk.CommandRecord.fence(token)
+        await self.append_once(stream, [record], fencing_token=expected, lookup=lookup)
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    def tail(self, stream: str, deadline: Deadline) -> int:
+        """The next sequence number. Creates the stream on a basin with create-on-read."""
+        return self._loop.call(self._tail(stream), deadline)
+
+    async def _tail(self, stream: str) -> int:
+        doing = f"tail of stream {stream!r}"
+        position = await self._write.run(doing, lambda s2: self._stream(s2, stream).check_tail())
+        return position.seq_num
+
+    def read(self, stream: str, start: int, count: int, deadline: Deadline) -> list[s2_sdk.SequencedRecord]:
+        """Up to ``count`` records from ``start``, at most 1000 and 1 MiB. Empty when nothing is retained there.
+
+        Raises:
+            PastTailError: ``start`` is the tail or beyond.
+        """
+        return self._loop.call(self._read_once(stream, start, count), deadline)
+
+    async def _read_once(self, stream: str, start: int, count: int) -> list[s2_sdk.SequencedRecord]:
+        batch = await self._write.run(
+            f"read of stream {stream!r} from {start}",
+            lambda s2: self._stream(s2, stream).read(
+                start=s2_sdk.SeqNum(start), limit=s2_sdk.ReadLimit(count=count), stream_config=self._stream_config
+            ),
+        )
+        return batch.records
+
+    def open(
+        self,
+        stream: str,
+        start: int,
+        *,
+        limit: tuple[int, int | None] | None = None,
+        wait: int | None = None,
+        clamp: bool = False,
+        stop: Stop | None = None,
+        deadline: Deadline = NEVER,
+    ) -> Reader:
+        """Open a read session at ``start``; ``limit`` is in records and metered bytes, ``wait`` in whole seconds."""
+        session = self._loop.call(
+            open_session(
+                self._read,
+                self.basin,
+                stream,
+                f"read session on stream {stream!r} from {start}",
+                start=start,
+                limit=None if limit is None else s2_sdk.ReadLimit(count=limit[0], bytes=limit[1]),
+                wait=wait,
+                clamp=clamp,
+                encryption_key=self._encryption_key,
+                stream_config=self._stream_config,
+            ),
+            deadline,
+            stop,
+        )
+        return Reader(self._loop, session)
+
+    # -- streams and the basin -----------------------------------------------------------------------------------
+
+    def find(self, stream: str, deadline: Deadline, stop: Stop | None = None) -> StreamInfo | None:
+        """The stream as it is listed, or None. Creates nothing."""
+        return self._loop.call(self.find_async(stream), deadline, stop)
+
+    def find_soon(self, stream: str) -> Future[StreamInfo | None]:
+        """``find`` without waiting for its answer."""
+        return self._loop.submit(self.find_async(stream))
+
+    async def find_async(self, stream: str) -> StreamInfo | None:
+        """``find`` on the I/O loop."""
+        doing = f"look-up of stream {stream!r}"
+        page = await self._write.run(doing, lambda s2: s2.basin(self.basin).list_streams(prefix=stream, limit=1))
+        found = page.items[0] if page.items else None
+        return _info(found) if found is not None and found.name == stream else None
+
+    def list(self, prefix: str, deadline: Deadline) -> Iterator[StreamInfo]:
+        """Streams whose name begins with ``prefix``, in byte order, a page of 1000 at a time."""
+        start_after = ""
+        while True:
+            page = self._loop.call(self._list_page(prefix, start_after), deadline)
+            yield from map(_info, page.items)
+            if not page.has_more or not page.items:
+                return
+            start_after = page.items[-1].name
+
+    async def _list_page(self, prefix: str, start_after: str) -> s2_sdk.Page[s2_sdk.StreamInfo]:
+        return await self._write.run(
+            f"list of streams {prefix!r}…",
+            lambda s2: s2.basin(self.basin).list_streams(prefix=prefix, start_after=start_after),
+        )
+
+    def delete(self, stream: str, deadline: Deadline) -> bool:
+        """Delete the stream; False when it was absent."""
+        return self._loop.call(self._delete(stream), deadline)
+
+    async def _delete(self, stream: str) -> bool:
+        try:
+            await self._write.run(
+                f"deletion of stream {stream!r}", lambda s2: s2.basin(self.basin).delete_stream(stream)
+            )
+        except StoreError as error:
+            if missing(error):
+                return False
+            raise
+        return True
+
+    def flags(self, deadline: Deadline) -> BasinFlags:
+        """The basin's settings that matter here."""
+        return self._loop.call(self._flags(), deadline)
+
+    async def _flags(self) -> BasinFlags:
+        config = await self._write.run(f"settings of basin {self.basin!r}", lambda s2: s2.get_basin_config(self.basin))
+        return BasinFlags(bool(config.create_stream_on_append), bool(config.create_stream_on_read))
+
+    def ensure_basin(self, deadline: Deadline, *, retention: int | None, delete_on_empty: int | None) -> bool:
+        """Create the basin, or patch what is given where it exists. True: created.
+
+        The SDK's own ``ensure_basin`` is not used: it clears every setting that is not given.
+        """
+        return self._loop.call(self._ensure_basin(retention, delete_on_empty), deadline)
+
+    async def _ensure_basin(self, retention: int | None, delete_on_empty: int | None) -> bool:
+        streams = None
+        if retention is not None or delete_on_empty is not None:
+            streams = s2_sdk.StreamConfig(retention_policy=retention, delete_on_empty_min_age=delete_on_empty)
+        config = s2_sdk.BasinConfig(
+            default_stream_config=streams, create_stream_on_append=True, create_stream_on_read=True
+        )
+        doing = f"creation of basin {self.basin!r}"
+        try:
+            await self._write.run(doing, lambda s2: s2.create_basin(self.basin, config=config))
+        except StoreError as error:
+            if error.code != "resource_already_exists":
+                raise
+        else:
+            return True
+        doing = f"change of basin {self.basin!r}"
+        await self._write.run(doing, lambda s2: s2.reconfigure_basin(self.basin, config=config))
+        return False
+
+    # -- life cycle ----------------------------------------------------------------------------------------------
+
+    @property
+    def replaced_clients(self) -> int:
+        """How many SDK clients were given up because their connection went silent."""
+        return self._write.replaced + (self._read.replaced if self._read is not self._write else 0)
+
+    def close(self, deadline: Deadline) -> None:
+        """Close the connections, within ``deadline`` and a second at most."""
+        if self._loop.started:
+            self._loop.call(self._close(), Deadline.after(deadline.remaining_at_most(_CLOSE_LIMIT)))
+
+    async def _close(self) -> None:
+        await asyncio.gather(self._write.close(), self._read.close())
+
+    def _stream(self, s2: s2_sdk.S2, stream: str) -> s2_sdk.S2Stream:
+        return s2.basin(self.basin).stream(stream, encryption_key=self._encryption_key)
+
+
+class Reader:
+    """A read session driven by one worker thread."""
+
+    def __init__(self, loop: IOLoop, session: ReadSession) -> None:
+        self._loop = loop
+        self._session = session
+
+    def request(self) -> Future[Batch | End]:
+        """Ask for the next batch, ``"parked"`` or ``"ended"``; one request at a time."""
+        return self._loop.submit(self._session.next())
+
+    def close(self) -> None:
+        """Begin to close the session; does not wait."""
+        with contextlib.suppress(ClosedError):  # the loop has ended, and the connection with it
+            self._loop.soon(self._session.close)
+
+
+def _info(info: s2_sdk.StreamInfo) -> StreamInfo:
+    return StreamInfo(info.name, info.created_at, info.deleted_at is not None)
