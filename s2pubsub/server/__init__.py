@@ -1,0 +1,13 @@
+"""A small S2-compatible server for one machine: development, tests, demos.
+
+    with LocalServer() as server:
+        pubsub = S2PubSub("my-basin", access_token=server.token, endpoints=server.endpoints)
+
+It speaks the S2 v1 API over HTTP/2 and HTTP/1.1 on one port, so the official SDKs work on it unmodified. Data is in
+memory, or in a directory where it survives a crash. It is one process with one event loop: for many machines, for
+replication or for access control use `s2 lite` or the S2 service.
+"""
+
+from s2pubsub.server.local import LocalServer
+
+__all__ = ["LocalServer"]
