@@ -157,7 +157,11 @@ def records_of(frame: bytes) -> list[tuple[int, bytes]] | None:
     """``(sequence number, encoded record)`` of each record in a session frame; None if terminal or compressed."""
     if frame[3] & 0xE0:
         return None
-    return [(_sequence_number(value), raw) for number, value, raw in _fields(frame[4:]) if number == 1]
+    return [
+        (_sequence_number(value), raw)
+        for number, value, raw in _fields(frame[4:])
+        if number == 1 and isinstance(value, bytes)
+    ]
 
 
 def build_batch(records: list[tuple[int, bytes]]) -> bytes:

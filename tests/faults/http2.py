@@ -11,45 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
-
-import attrs
-from hpack import Decoder, Encoder
 
 from tests.faults import frames as f
 from tests.faults.link import Link
-from tests.faults.rules import Effect, Rule, SeenRequest, see
+from tests.faults.rules import Effect, Rule, see
+from tests.faults.streams import Peer, Registry, Stream
 
 RESERVE = 65536
-
-
-class Registry(Protocol):
-    """What the proxy offers to its connections."""
-
-    def saw(self, seen: SeenRequest) -> None:
-        """Log a request."""
-
-    def rule_for(self, seen: SeenRequest) -> Rule | None:
-        """The first rule that takes the request."""
-
-
-@attrs.define(eq=False)
-class Stream:
-    """One request on its way. ``ours``: the server does not know it. ``muted``: its response is swallowed."""
-
-    id: int
-    seen: SeenRequest
-    rule: Rule | None = None
-    ours: bool = False
-    muted: bool = False
-    headers_passed: bool = False
-    response_done: bool = False
-    due: bool = False
-    records: int = 0
-    session: f.SessionFrames | None = None
-    partial: bytearray = attrs.field(factory=bytearray)
-    held: list[Callable[[], None]] | None = None
-    timer: asyncio.TimerHandle | None = None
 
 
 class Http2Tap:
@@ -61,10 +29,8 @@ class Http2Tap:
         self._start = bytearray()
         self._early = bytearray()
         self._http2: bool | None = None
-        self._buffers = {"client": f.FrameBuffer(), "server": f.FrameBuffer()}
-        self._decoders = {"client": _decoder(), "server": _decoder()}
-        self._encoders = {"client": _encoder(), "server": _encoder()}
-        self._blocks: dict[str, tuple[f.Frame, bytes]] = {}
+        self._client = Peer()
+        self._server = Peer()
         self._debt: int | None = None
         self.streams: dict[int, Stream] = {}
         self._highest = 0
@@ -87,7 +53,7 @@ class Http2Tap:
                 data = data[len(f.PREFACE) :]
             self.from_server(bytes(self._early))
         if self._http2:
-            for frame in self._buffers["client"].feed(data):
+            for frame in self._client.feed(data):
                 if not self._link.over:
                     self._client_frame(frame)
         else:
@@ -98,7 +64,7 @@ class Http2Tap:
         if self._http2 is None:
             self._early += data
         elif self._http2:
-            for frame in self._buffers["server"].feed(data):
+            for frame in self._server.feed(data):
                 if not self._link.over:
                     self._server_frame(frame)
         else:
@@ -115,27 +81,19 @@ class Http2Tap:
             self._goodbye.cancel()
 
     def _to_client(self, data: bytes) -> None:
+        assert self._link.to_client is not None
         self._link.to_client.put(data)
 
     def _to_server(self, data: bytes) -> None:
         assert self._link.to_server is not None
         self._link.to_server.put(data)
 
-    def _block(self, side: str, frame: f.Frame) -> tuple[f.Frame, list[tuple[str, str]]] | None:
-        """The header fields that ``frame`` completes, with the frame they began in."""
-        first, block = self._blocks.pop(side, (frame, b""))
-        block += frame.content() if frame.kind == f.HEADERS else frame.payload
-        if not frame.flags & f.END_HEADERS:
-            self._blocks[side] = (first, block)
-            return None
-        return first, [(str(name), str(value)) for name, value in self._decoders[side].decode(block)]
-
     # From the client.
 
     def _client_frame(self, frame: f.Frame) -> None:
         stream = self.streams.get(frame.stream_id)
         if frame.kind in (f.HEADERS, f.CONTINUATION):
-            if found := self._block("client", frame):
+            if found := self._client.fields_of(frame):
                 self._request_headers(*found)
         elif frame.kind == f.DATA:
             self._request_data(stream, frame)
@@ -162,7 +120,7 @@ class Http2Tap:
                 return
             stream = self._begin(frame.stream_id, headers, end=end)
         if stream is not None and not stream.ours:
-            block = self._encoders["server"].encode(headers)
+            block = self._server.encode(headers)
             self._to_server(f.build_headers(frame.stream_id, block, end=end))
         if stream is not None and end:
             self._request_ended(stream)
@@ -219,7 +177,7 @@ class Http2Tap:
     def _server_frame(self, frame: f.Frame) -> None:
         stream = self.streams.get(frame.stream_id)
         if frame.kind in (f.HEADERS, f.CONTINUATION):
-            if found := self._block("server", frame):
+            if found := self._server.fields_of(frame):
                 first, headers = found
                 self._response_headers(self.streams.get(first.stream_id), headers, bool(first.flags & f.END_STREAM))
         elif frame.kind == f.DATA:
@@ -260,7 +218,7 @@ class Http2Tap:
         self._pass(stream, lambda: self._pass_headers(stream, headers, end))
 
     def _pass_headers(self, stream: Stream, headers: list[tuple[str, str]], end: bool) -> None:
-        block = self._encoders["client"].encode(headers)
+        block = self._client.encode(headers)
         self._to_client(f.build_headers(stream.id, block, end=end))
         status = dict(headers).get(":status", "")
         if status.startswith("1"):
@@ -299,8 +257,7 @@ class Http2Tap:
             self._credit_server(len(piece))
             return
         rule = stream.rule
-        losing = rule is not None and rule.effect.do == "lose" and not rule.after.counts_records
-        if losing and stream.seen.frames >= (rule.after.frames or 0):
+        if rule is not None and rule.loses_next(stream.seen):
             self._credit_server(len(piece))
             self._strike(stream)
             return
@@ -376,7 +333,7 @@ class Http2Tap:
         elif effect.do == "finish":
             if not stream.headers_passed:
                 fields = [(":status", "200"), ("content-type", "s2s/proto")]
-                self._to_client(f.build_headers(stream.id, self._encoders["client"].encode(fields), end=False))
+                self._to_client(f.build_headers(stream.id, self._client.encode(fields), end=False))
             self._to_client(f.build_data(stream.id, b"", end=True))
             self._leave(stream)
         elif effect.do == "reset":
@@ -395,7 +352,7 @@ class Http2Tap:
         body = effect.body if effect.body is not None else f.error_body(effect.code, effect.message)
         fields = [(":status", str(effect.status)), ("content-type", "application/json")]
         fields += [("content-length", str(len(body))), *effect.headers]
-        self._to_client(f.build_headers(stream.id, self._encoders["client"].encode(fields), end=not body))
+        self._to_client(f.build_headers(stream.id, self._client.encode(fields), end=not body))
         self._add(f.build_data(stream.id, body, end=True) if body else b"")
         stream.seen.status = effect.status
         self._leave(stream)
@@ -445,15 +402,3 @@ class Http2Tap:
         self.streams.pop(stream.id, None)
         if self._goodbye is not None and not self.streams:
             self._link.cut("fin")
-
-
-def _decoder() -> Decoder:
-    decoder = Decoder(max_header_list_size=1 << 20)
-    decoder.max_allowed_table_size = 1 << 20  # what the peers have agreed is theirs to keep
-    return decoder
-
-
-def _encoder() -> Encoder:
-    encoder = Encoder()
-    encoder.header_table_size = 0  # nothing to keep in step with the peer
-    return encoder

@@ -10,13 +10,14 @@ import contextlib
 import socket
 import struct
 import time
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 
 from tests.faults.rules import How
 
 CHUNK = 65536
+LINGER, NO_LINGER = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 Way = Literal["to_client", "to_server"]
 
 
@@ -158,15 +159,7 @@ class Link:
         said_goaway: whether the client sent GOAWAY.
     """
 
-    def __init__(
-        self,
-        number: int,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        settings: dict[Way, Setting],
-        *,
-        silent: bool,
-    ) -> None:
+    def __init__(self, number: int, sock: socket.socket, settings: dict[Way, Setting], *, silent: bool) -> None:
         self.number = number
         self.opened_at = time.monotonic()
         self.ended_by: str | None = None
@@ -176,18 +169,35 @@ class Link:
         self.silent = silent
         self.tap: Tap | None = None
         self.task: asyncio.Task[None] | None = None
-        self.to_client = Direction(self, writer, settings["to_client"])
+        self.to_client: Direction | None = None
         self.to_server: Direction | None = None
         self._settings = settings
-        self._client = (reader, writer)
-        self._writers = [writer]
+        self._sock = sock
+        self._writers: list[asyncio.StreamWriter] = []
 
     def __repr__(self) -> str:
         return f"<Link {self.number} {'open' if not self.over else f'ended by {self.ended_by}'}>"
 
     def direction(self, way: Way) -> Direction | None:
-        """The direction of this name; None while there is no connection to the server."""
+        """The direction of this name; None as long as its side is not connected."""
         return self.to_client if way == "to_client" else self.to_server
+
+    def apply(self, way: Way, **faults: Any) -> None:
+        """Change the faults of one direction."""
+        setting = self._settings[way] = attrs.evolve(self._settings[way], **faults)
+        direction = self.direction(way)
+        if direction is not None:
+            direction.apply(setting)
+
+    async def _connect(self) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader(limit=CHUNK)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, self._sock)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        self._writers.append(writer)
+        self.to_client = Direction(self, writer, self._settings["to_client"])
+        return reader
 
     async def run(self, host: str, port: int, tap: Tap | None) -> None:
         """Forward until both sides have ended."""
@@ -195,8 +205,10 @@ class Link:
         try:
             if self.silent:
                 await asyncio.get_running_loop().create_future()
+            client = await self._connect()
+            assert self.to_client is not None
             try:
-                reader, writer = await asyncio.open_connection(host, port)
+                reader, writer = await asyncio.open_connection(host, port, limit=CHUNK)
             except OSError:
                 self.end("server", reset=True)
                 return
@@ -205,8 +217,8 @@ class Link:
             self.tap = tap
             create = asyncio.get_running_loop().create_task
             pumps = [
-                create(self._pump("client", self._client[0], self.to_server, self.to_client)),
-                create(self._pump("server", reader, self.to_client, self.to_server)),
+                create(self._pump("client", client, self.to_server)),
+                create(self._pump("server", reader, self.to_client)),
             ]
             done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
             for pump in done:
@@ -219,7 +231,7 @@ class Link:
                 await asyncio.wait(pumps)
             self.end("proxy", reset=True)
 
-    async def _pump(self, side: str, reader: asyncio.StreamReader, ahead: Direction, back: Direction) -> None:
+    async def _pump(self, side: str, reader: asyncio.StreamReader, ahead: Direction) -> None:
         try:
             while True:
                 await ahead.opened()
@@ -259,6 +271,10 @@ class Link:
             self.tap.closed()
         for writer in self._writers:
             _close(writer, reset=reset)
+        if not self._writers:
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER if reset else NO_LINGER)
+            self._sock.close()
         if self.task is not None and self.task is not asyncio.current_task():
             self.task.cancel()
 
@@ -268,7 +284,7 @@ def _close(writer: asyncio.StreamWriter, *, reset: bool) -> None:
     if reset:
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
         transport.abort()
     else:
         transport.close()

@@ -13,197 +13,28 @@ Not for: TLS, and HTTP/1.1 beyond passing its bytes.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import random
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, Self, TypeVar
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import attrs
 
 from tests.faults.http2 import Http2Tap
-from tests.faults.link import Link, Setting, Way
-from tests.faults.rules import ANY, After, Effect, How, Request, Rule, SeenRequest
+from tests.faults.link import Setting, Way
+from tests.faults.listener import Listener, Plan
+from tests.faults.rules import ANY, Effect, How, Request, Rule
 
-T = TypeVar("T")
 Scope = Literal["open", "new", "all"]
 Which = Literal["all", "one", "random"]
 BOTH: tuple[Way, Way] = ("to_client", "to_server")
 
 
-class FaultProxy:
+class FaultProxy(Listener):
     """Forwards to ``host:upstream_port``; ``port`` and ``url`` are where clients connect.
 
     With ``http2=False`` bytes pass unseen: then there are no rules, no log, and nothing is encoded anew.
     Leaving the ``with`` block raises AssertionError if the proxy itself failed.
     """
-
-    def __init__(
-        self, upstream_port: int, *, host: str = "127.0.0.1", http2: bool = True, seed: int | None = None
-    ) -> None:
-        self.upstream_port = upstream_port
-        self.errors: list[BaseException] = []
-        self.accepted = 0
-        self._host = host
-        self._http2 = http2
-        self._random = random.Random(seed)
-        self._links: list[Link] = []
-        self._log: list[SeenRequest] = []
-        self._changed = threading.Condition()
-        self._rules: list[Rule] = []
-        self._new = _Plan()
-        self._server: asyncio.Server | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread: threading.Thread | None = None
-        self.port = 0
-        self.start()
-
-    # Life.
-
-    def start(self) -> None:
-        """Listen. Done by the constructor."""
-        listener = socket.create_server((self._host, 0), backlog=512)
-        self.port = listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, name=f"fault-proxy-{self.port}", daemon=True)
-        self._thread.start()
-        self._do(lambda: self._listen(listener))
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            asyncio.set_event_loop(None)
-
-    async def _listen(self, listener: socket.socket | None = None) -> None:
-        deadline = time.monotonic() + 5
-        while listener is None:
-            try:
-                listener = socket.create_server((self._host, self.port), backlog=512)
-            except OSError:
-                # The port was given to an outgoing connection of somebody else meanwhile; those are short.
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.05)
-        self._server = await asyncio.start_server(self._accept, sock=listener)
-
-    def close(self) -> None:
-        """Cut everything and end the thread. A second call does nothing."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        try:
-            asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result(10)
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            thread.join(10)
-            assert not thread.is_alive(), "the proxy's thread did not end"
-            self._loop.close()
-
-    async def _shut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        tasks = [link.task for link in self._links if link.task is not None and not link.task.done()]
-        for link in self._links:
-            link.end("proxy", reset=True)
-        if tasks:
-            await asyncio.wait(tasks)
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-        for _ in range(5):  # transports close their sockets in callbacks of their own
-            await asyncio.sleep(0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close()
-        if kind is None and self.errors:
-            raise AssertionError(f"the proxy itself failed: {self.errors!r}") from self.errors[0]
-
-    @property
-    def url(self) -> str:
-        """Base URL for clients."""
-        return f"http://{self._host}:{self.port}"
-
-    def endpoints_env(self) -> dict[str, str]:
-        """The environment that points a client at this proxy."""
-        return {"S2_ACCOUNT_ENDPOINT": self.url, "S2_BASIN_ENDPOINT": self.url, "S2_ACCESS_TOKEN": "test"}
-
-    def _do(self, action: Callable[[], Any]) -> Any:
-        """Run ``action`` on the proxy's thread and return its result."""
-
-        async def call() -> Any:
-            result = action()
-            return await result if asyncio.iscoroutine(result) else result
-
-        if self._thread is None:
-            raise RuntimeError("the proxy is closed")
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
-        plan = self._new
-        link = Link(self.accepted, reader, writer, plan.settings(), silent=plan.silent)
-        self._links.append(link)
-        tap = Http2Tap(link, self) if self._http2 else None
-        link.task = self._loop.create_task(link.run(self._host, self.upstream_port, tap))
-        link.task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.errors.append(error)
-
-    # What passed.
-
-    def saw(self, seen: SeenRequest) -> None:
-        """Log a request; called by its connection."""
-        with self._changed:
-            self._log.append(seen)
-            self._changed.notify_all()
-
-    @property
-    def requests(self) -> list[SeenRequest]:
-        """All requests so far, in order; those answered by the proxy too."""
-        with self._changed:
-            return list(self._log)
-
-    def seen(self, match: Request = ANY) -> list[SeenRequest]:
-        """The requests so far that match."""
-        return [seen for seen in self.requests if match.matches(seen)]
-
-    def wait_for(self, match: Request = ANY, count: int = 1, timeout: float = 10.0) -> list[SeenRequest]:
-        """Block until ``count`` requests that match have come; AssertionError if they do not."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: sum(map(match.matches, self._log)) >= count, timeout):
-                found = sum(map(match.matches, self._log))
-                raise AssertionError(f"{found} of {count} requests within {timeout} s: {match}")
-        return self.seen(match)
-
-    def forget(self) -> None:
-        """Empty the log of requests."""
-        with self._changed:
-            self._log.clear()
-
-    @property
-    def connections(self) -> list[Link]:
-        """All connections so far."""
-        return list(self._links)
-
-    @property
-    def open_connections(self) -> int:
-        """Connections open now."""
-        return sum(not link.over for link in self.connections)
-
-    def passed(self, way: Way) -> int:
-        """Bytes that went ``"to_client"`` or ``"to_server"`` over all connections so far."""
-        return sum(found.passed for link in self.connections if (found := link.direction(way)) is not None)
 
     # Faults of bytes.
 
@@ -259,7 +90,7 @@ class FaultProxy:
                 direction = link.direction(way)
                 if not link.over and direction is not None:
                     direction.shut()
-                    direction.apply(attrs.evolve(direction.setting, discard=True))
+                    link.apply(way, discard=True)
 
         self._do(act)
 
@@ -269,19 +100,13 @@ class FaultProxy:
 
     def refuse(self) -> None:
         """Close the listener: new connections are refused. Open ones go on."""
-
-        def act() -> None:
-            if self._server is not None:
-                self._server.close()
-                self._server = None
-
-        self._do(act)
+        self._do(self._refuse)
 
     def accept(self) -> None:
         """Listen again on the same port."""
 
         async def act() -> None:
-            if self._server is None:
+            if self._socket is None:
                 await self._listen()
 
         self._do(act)
@@ -302,11 +127,10 @@ class FaultProxy:
             self.remove(rule)
 
         def act() -> None:
-            self._new = _Plan()
+            self._new = Plan()
             for link in self._links:
                 for way in BOTH:
-                    if (direction := link.direction(way)) is not None:
-                        direction.apply(Setting())
+                    link.apply(way, **attrs.asdict(Setting()))
 
         self._do(act)
 
@@ -317,17 +141,11 @@ class FaultProxy:
                     setattr(self._new, way, attrs.evolve(getattr(self._new, way), **faults))
                 if scope != "new":
                     for link in self._links:
-                        direction = link.direction(way)
-                        if not link.over and direction is not None:
-                            direction.apply(attrs.evolve(direction.setting, **faults))
+                        link.apply(way, **faults)
 
         self._do(act)
 
     # Faults of requests.
-
-    def rule_for(self, seen: SeenRequest) -> Rule | None:
-        """The rule that takes a new request; called by its connection."""
-        return next((rule for rule in self._rules if rule.take(seen)), None)
 
     def add(self, rule: Rule) -> Rule:
         """Put a rule in force behind those there are."""
@@ -431,18 +249,3 @@ class FaultProxy:
             return len(found)
 
         return int(self._do(act))
-
-
-@attrs.define(kw_only=True)
-class _Plan:
-    """What awaits new connections."""
-
-    silent: bool = False
-    to_client: Setting = attrs.field(factory=Setting)
-    to_server: Setting = attrs.field(factory=Setting)
-
-    def settings(self) -> dict[Way, Setting]:
-        return {"to_client": attrs.evolve(self.to_client), "to_server": attrs.evolve(self.to_server)}
-
-
-__all__ = ["After", "Effect", "FaultProxy", "Request", "Rule", "SeenRequest"]

@@ -236,6 +236,11 @@ class Rule:
         self.hits += 1
         return True
 
+    def loses_next(self, seen: SeenRequest) -> bool:
+        """Whether the next session frame of ``seen`` is the one to be lost."""
+        after = self.after
+        return self.effect.do == "lose" and not after.counts_records and seen.frames >= (after.frames or 0)
+
     def strike(self) -> None:
         """Count that the effect has happened. On the proxy's thread only."""
         with self._struck:
