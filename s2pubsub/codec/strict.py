@@ -61,7 +61,6 @@ _HINTS = (
     ("builtins.bytearray", "use base64 text"),
     ("builtins.memoryview", "use base64 text"),
     ("builtins.complex", "use [value.real, value.imag]"),
-    ("builtins.generator", "use list(value)"),
     ("builtins.str", "use str(value)"),
     ("builtins.int", "use int(value)"),
     ("builtins.float", "use float(value)"),
@@ -213,6 +212,10 @@ def hint(value: Any) -> str:
         return "use attrs.asdict(value)"
     if hasattr(type(value), "__dataclass_fields__"):
         return "use dataclasses.asdict(value)"
+    if hasattr(type(value), "keys"):
+        return "use dict(value)"
+    if hasattr(type(value), "__iter__"):
+        return "use list(value)"
     return "convert it first, or give a default hook"
 
 

@@ -6,10 +6,11 @@ Relies on ``strict`` for what may be written. Not for sending records.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 from s2pubsub.codec.shape import EventInput, event_inputs
 from s2pubsub.codec.strict import Default, Replacement, is_plain, kind_of
@@ -58,12 +59,12 @@ def encode(
     Raises:
         EncodeError: something is not strict JSON, or the record is larger than S2 stores. Names the place.
     """
-    event_id = str(uuid4()) if id is None else id
+    event_id = _new_id() if id is None else id
     for name, text in (("type", type), ("run_id", run_id), ("id", event_id)):
         if text.__class__ is not str:
             raise EncodeError(name, f"must be a str, not {kind_of(text)}")
     created_at = _in_milliseconds(created_at)
-    extra = _checked_extra(extra) if extra else {}
+    extra = {} if extra is None else _checked_extra(extra)
     envelope = {
         "type": type,
         "runId": run_id,
@@ -122,17 +123,25 @@ def _write(envelope: dict[str, Any], parts: tuple[Any, ...]) -> bytes | None:
     return None
 
 
+def _new_id() -> str:
+    """Return a random UUID (version 4), in less than half of the time that `uuid.uuid4` and its text take."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
 def _in_milliseconds(moment: datetime | None) -> datetime:
     if moment is None:
-        moment = datetime.now(UTC)
-    elif not isinstance(moment, datetime):
+        return datetime.fromtimestamp(time.time_ns() // 1_000_000 / 1000, UTC)
+    if not isinstance(moment, datetime):
         raise EncodeError("created_at", f"must be a datetime, not {kind_of(moment)}")
-    elif moment.utcoffset() is None:
+    if moment.utcoffset() is None:
         raise EncodeError("created_at", "has no time zone; use datetime.now(timezone.utc), or .astimezone()")
     try:
-        return moment.astimezone(UTC).replace(microsecond=moment.microsecond // 1000 * 1000)
+        moment = moment.astimezone(UTC)
     except OverflowError:
         raise EncodeError("created_at", "lies outside the years 1 to 9999 in UTC") from None
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def _checked_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
