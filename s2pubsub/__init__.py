@@ -11,6 +11,8 @@ Token, endpoints and basin come from the environment where they are not given (s
 
 from __future__ import annotations
 
+import logging
+
 from s2pubsub.client import S2PubSub
 from s2pubsub.errors import (
     ClosedError,
@@ -58,6 +60,8 @@ __all__ = [
     "Subscription",
     "TopicGoneError",
 ]
+
+logging.getLogger("s2pubsub").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> str:

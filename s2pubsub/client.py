@@ -501,6 +501,11 @@ class S2PubSub:
             self._inner.flush(deadline.remaining())
 
     @property
+    def basin(self) -> str:
+        """Name of the basin."""
+        return self._store.basin
+
+    @property
     def closed(self) -> bool:
         """Whether ``close()`` was called."""
         return self._closed
@@ -536,7 +541,7 @@ class S2PubSub:
             loop.signal_close()
 
     def __repr__(self) -> str:
-        return f"<S2PubSub on basin {self._settings.basin!r}, {'closed' if self._closed else 'open'}>"
+        return f"<S2PubSub on basin {self.basin!r}, {'closed' if self._closed else 'open'}>"
 
     def _check_open(self) -> None:
         if self._closed:
