@@ -133,7 +133,8 @@ def test_requests_are_logged(proxy: FaultProxy, basin: str) -> None:
     eventually(lambda: read.finished == "client reset")
     link = proxy.connections[0]
     eventually(lambda: link.over)
-    assert (link.ended_by, link.said_goaway) == ("client", True)
+    assert link.said_goaway
+    assert link.ended_by in ("client", "server")  # the server, told goodbye, may be the quicker one
 
 
 @pytest.mark.parametrize("how", ["rst", "fin"])
@@ -280,7 +281,7 @@ def test_silent(proxy: FaultProxy) -> None:
 def test_server_down(proxy: FaultProxy) -> None:
     """With nothing behind it the proxy resets what connects."""
     proxy.upstream_port = 1
-    with connect(proxy) as sock, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), connect(proxy) as sock:
         ask(sock)
 
 
@@ -638,11 +639,12 @@ def test_hold_response(proxy: FaultProxy, basin: str) -> None:
             await stream.check_tail()
             assert 0.3 <= time.monotonic() - begin < 3
             waiting = asyncio.ensure_future(stream.check_tail())
-            for _ in range(5):
+            await asyncio.to_thread(proxy.wait_for, TAIL, 2)
+            for _ in range(20):
                 await stream.append(batch(b"x"))
             assert not waiting.done()
             proxy.remove(held)
-            assert (await waiting).seq_num == 0
+            assert (await waiting).seq_num < 20
 
     asyncio.run(main())
     assert (timed.fired, held.fired) == (1, 1)
@@ -716,6 +718,40 @@ def test_strike_open_sessions(proxy: FaultProxy, basin: str) -> None:
             await close(session)
 
     asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.stress
+@pytest.mark.limit(60)
+def test_cuts_under_sessions(proxy: FaultProxy, basin: str) -> None:
+    """Five readers resume exactly through random cuts of their sessions while records are appended beside them."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    choose = random.Random(seed)
+    count, readers = 2000, 5
+    retry = Retry(max_attempts=1000, min_base_delay=timedelta(0), max_base_delay=timedelta(milliseconds=10))
+
+    async def main() -> list[list[int]]:
+        async with contextlib.AsyncExitStack() as stack:
+            streams = [
+                await stack.enter_async_context(open_stream(proxy, basin, retry=retry)) for _ in range(readers + 1)
+            ]
+            await streams[0].append(batch(b"0"))
+            link = proxy.connections[0]
+            reading = [
+                asyncio.ensure_future(read_until(stream.read_session(start=SeqNum(0)), count - 1))
+                for stream in streams[1:]
+            ]
+            for number in range(1, count, 20):
+                await streams[0].append(batch(*[b"x"] * min(20, count - number)))
+                others = [other.number for other in proxy.connections if not other.over and other is not link]
+                if others:
+                    await asyncio.to_thread(proxy.cut, choose.choice(others), choose.choice(["rst", "fin"]))
+            return await asyncio.gather(*reading)
+
+    for numbers in asyncio.run(main()):
+        assert numbers == list(range(count))
+    assert proxy.accepted > 20
 
 
 # Flow control.

@@ -173,6 +173,7 @@ class Link:
         self.to_server: Direction | None = None
         self._settings = settings
         self._sock = sock
+        self._connecting = False
         self._writers: list[asyncio.StreamWriter] = []
 
     def __repr__(self) -> str:
@@ -190,6 +191,7 @@ class Link:
             direction.apply(setting)
 
     async def _connect(self) -> asyncio.StreamReader:
+        self._connecting = True
         reader = asyncio.StreamReader(limit=CHUNK)
         protocol = asyncio.StreamReaderProtocol(reader)
         loop = asyncio.get_running_loop()
@@ -274,7 +276,8 @@ class Link:
         if not self._writers:
             with contextlib.suppress(OSError):
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER if reset else NO_LINGER)
-            self._sock.close()
+            if not self._connecting:  # else the cancelled transport closes it
+                self._sock.close()
         if self.task is not None and self.task is not asyncio.current_task():
             self.task.cancel()
 
