@@ -20,12 +20,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from s2pubsub.errors import ClosedError, OperationTimeoutError
+from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.worker import Stop, Worker
 
 T = TypeVar("T")
+E = TypeVar("E", bound=S2PubSubError)
 
 Log = logging.Logger | logging.LoggerAdapter[Any]
 
@@ -71,11 +72,9 @@ class IOLoop:
         try:
             return call.future.result(deadline.remaining())
         except TimeoutError:
-            if call.future.done():
-                raise  # the coroutine's own
             return self._give_up(call)
         except CancelledError as error:
-            raise ClosedError("closed during the call") from error
+            raise call.unless_begun(ClosedError("closed during the call")) from error
         except BaseException:
             if not call.future.done():
                 call.cancel()  # Ctrl-C, or an exception from a signal handler, in the waiting thread
@@ -97,13 +96,14 @@ class IOLoop:
             raise ClosedError("the client is closed") from error
 
     def _give_up(self, call: _Call[T]) -> T:
-        call.cancel()
+        if not call.future.done():  # it may have ended with the deadline
+            call.cancel()
         try:
             return call.future.result(_CLEAN_UP)
-        except (TimeoutError, CancelledError) as error:
-            if isinstance(error, OperationTimeoutError):
-                raise
-            raise OperationTimeoutError("the call did not end within its timeout") from None
+        except (TimeoutError, CancelledError):
+            if call.future.done() and not call.future.cancelled():
+                raise  # the coroutine's own
+            raise call.unless_begun(OperationTimeoutError("the call did not end within its timeout")) from None
 
     def _start_call(self, coro: Coroutine[Any, Any, T]) -> _Call[T]:
         try:
@@ -117,7 +117,7 @@ class IOLoop:
             loop.call_soon_threadsafe(call.start)
         except RuntimeError as error:
             coro.close()
-            raise ClosedError(f"the client is closed ({error})") from error
+            raise _not_stored(ClosedError(f"the client is closed ({error})")) from error
         except BaseException:
             coro.close()
             raise
@@ -141,7 +141,7 @@ class IOLoop:
             return loop
         with self._lock:
             if self._closed:
-                raise ClosedError("the client is closed")
+                raise _not_stored(ClosedError("the client is closed"))
             if self._loop is None:
                 _refuse_late_patching()
                 selector = selectors.DefaultSelector()
@@ -193,21 +193,23 @@ class IOLoop:
 class _Call(Generic[T]):
     """A coroutine on its way through the loop, and the future that its caller waits for."""
 
-    __slots__ = ("_loop", "_task", "coro", "future")
+    __slots__ = ("_begun", "_coro", "_loop", "_task", "future")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T]) -> None:
-        self.coro = coro
         self.future: Future[T] = Future()
+        self._coro = coro
         self._loop = loop
         self._task: asyncio.Task[None] | None = None
+        self._begun = False
 
     def start(self) -> None:
         """On the loop: begin to run."""
         self._task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
+        self._begun = True
         try:
-            result = await self.coro
+            result = await self._coro
         except asyncio.CancelledError:
             self.future.cancel()
         except BaseException as error:  # noqa: BLE001  # the caller gets it, whatever it is
@@ -222,15 +224,28 @@ class _Call(Generic[T]):
 
     def _cancel_on_loop(self) -> None:
         # ``start`` was scheduled before, so there is a task.
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
+        if self._task is None or self._task.done():
+            return
+        self._task.cancel()
+        if self._begun:
             self._loop.call_later(_CANCEL_AGAIN, self._cancel_on_loop)
+        else:
+            self.abandon()  # a task that is cancelled before its first step never enters ``_run``
 
     def abandon(self) -> None:
-        """After the loop has ended: release the caller of a coroutine that was never started."""
-        if self._task is None:
-            self.coro.close()
+        """Release the caller of a coroutine that will not begin or not end any more."""
+        if not self._begun:
+            self._coro.close()
         self.future.cancel()
+
+    def unless_begun(self, error: E) -> E:
+        """``error`` for the caller; it says that nothing was stored if the coroutine never began."""
+        return _not_stored(error) if self.future.cancelled() and not self._begun else error
+
+
+def _not_stored(error: E) -> E:
+    error.outcome = "not_stored"
+    return error
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor, calls: set[_Call[Any]]) -> None:
