@@ -8,6 +8,7 @@ memory, or in a directory where it survives a crash. It is one process with one 
 replication or for access control use `s2 lite` or the S2 service.
 """
 
+from s2pubsub.server.command import serve
 from s2pubsub.server.local import LocalServer
 
-__all__ = ["LocalServer"]
+__all__ = ["LocalServer", "serve"]

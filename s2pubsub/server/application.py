@@ -94,13 +94,6 @@ class Application:
             ("v1", "access-tokens", "*"): {"DELETE": control.revoke_token},
         }
 
-    def handle(self, exchange: Exchange) -> asyncio.Task[None]:
-        """Answer ``exchange`` in a task of its own."""
-        task = asyncio.get_running_loop().create_task(self._serve(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def stop(self, grace: float) -> None:
         """End what lasts with a last word (503 unavailable), and wait at most ``grace`` seconds for all answers."""
         self._stopping = True
@@ -116,7 +109,11 @@ class Application:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.catalog.close()
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer ``exchange``. Raises nothing but a cancellation."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
             handler, segments = self._route(exchange)
             await handler(exchange, *segments)
@@ -127,6 +124,8 @@ class Application:
         except Exception:
             _log.exception("the request %s %s failed", exchange.method, exchange.raw_path)
             await self._refuse(exchange, ApiError("other", "the server failed on this request"))
+        finally:
+            self._tasks.discard(task)
 
     async def _refuse(self, exchange: Exchange, error: ApiError) -> None:
         if exchange.started:

@@ -16,7 +16,15 @@ from typing import Any, Generic, Literal, TypeVar
 
 import attrs
 
-from s2pubsub.server.config import SYSTEM_DEFAULTS, BasinConfig, Patch, StreamConfig, basin_config, patch_basin, stream_config
+from s2pubsub.server.config import (
+    SYSTEM_DEFAULTS,
+    BasinConfig,
+    Patch,
+    StreamConfig,
+    basin_config,
+    patch_basin,
+    stream_config,
+)
 from s2pubsub.server.failure import ApiError
 from s2pubsub.server.log import StreamLog
 from s2pubsub.server.names import MAX_PAGE
@@ -78,7 +86,12 @@ class Stream:
 
     def info(self) -> dict[str, Any]:
         """The API's StreamInfo."""
-        return {"name": self.name, "created_at": self.description["created_at"], "deleted_at": None, "cipher": self.cipher}
+        return {
+            "name": self.name,
+            "created_at": self.description["created_at"],
+            "deleted_at": None,
+            "cipher": self.cipher,
+        }
 
 
 class Basin:
@@ -125,7 +138,9 @@ class Catalog:
             self._next_number = max(self._next_number, stored.number + 1)
             basin = self.basins.get(stored.description["basin"])
             if basin is not None:
-                basin.streams.put(stored.description["name"], self._stream(stored.number, stored.description, stored.state))
+                basin.streams.put(
+                    stored.description["name"], self._stream(stored.number, stored.description, stored.state)
+                )
         for basin in self.basins.values():
             if basin.deleting:
                 self._empty(basin)

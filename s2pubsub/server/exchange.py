@@ -128,7 +128,9 @@ class Exchange:
         except ValueError as error:
             raise ApiError(code, str(error)) from None
 
-    async def respond(self, status: int, body: bytes = b"", content_type: str = "", fields: Fields | None = None) -> None:
+    async def respond(
+        self, status: int, body: bytes = b"", content_type: str = "", fields: Fields | None = None
+    ) -> None:
         """The whole answer at once; a large body is compressed where the client accepts that."""
         fields = list(fields or ())
         if content_type:
@@ -165,7 +167,11 @@ class Exchange:
         origin = self.headers.get("origin")
         if origin is None:
             return []
-        fields = [("access-control-allow-origin", origin), ("access-control-allow-credentials", "true"), ("vary", "origin")]
+        fields = [
+            ("access-control-allow-origin", origin),
+            ("access-control-allow-credentials", "true"),
+            ("vary", "origin"),
+        ]
         if self.method == "OPTIONS":
             for wanted, granted in (
                 ("access-control-request-method", "access-control-allow-methods"),

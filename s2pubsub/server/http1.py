@@ -30,6 +30,7 @@ class Http1Connection:
         self._h11 = h11.Connection(h11.SERVER)
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
+        self._head = b""
         self._waiting = 0
         self._reading_paused = False
         self._writable: asyncio.Future[None] | None = None
@@ -111,10 +112,15 @@ class Http1Connection:
         exchange = self._exchange = Exchange(self, request.method.decode("latin-1").upper(), target, headers)
         if self._h11.they_are_waiting_for_100_continue:
             self._write(self._h11.send(h11.InformationalResponse(status_code=100, headers=[])))
-        self._task = self._handler(exchange)
-        self._task.add_done_callback(self._done)
+        self._task = asyncio.get_running_loop().create_task(self._run(exchange))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    async def _run(self, exchange: Exchange) -> None:
+        try:
+            await self._handler(exchange)
+        finally:
+            self._done()
+
+    def _done(self) -> None:
         """The handler has ended: go on with the next request, or close."""
         self._exchange = self._task = None
         if self._closed:
@@ -141,9 +147,15 @@ class Http1Connection:
     def start(self, status: int, fields: Fields, *, end: bool) -> None:
         reason = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
         try:
-            self._write(self._h11.send(h11.Response(status_code=status, headers=fields, reason=reason.encode())))
+            head = self._h11.send(h11.Response(status_code=status, headers=fields, reason=reason.encode()))
             if end:
-                self._write(self._h11.send(h11.EndOfMessage()))
+                head = (head or b"") + (self._h11.send(h11.EndOfMessage()) or b"")
+            self._head = head or b""
+            if end:
+                self._write(b"")
+            else:
+                # A body usually follows at once, and one packet is cheaper than two.
+                asyncio.get_running_loop().call_soon(self._write, b"")
         except h11.LocalProtocolError:
             raise DisconnectedError from None
 
@@ -154,10 +166,12 @@ class Http1Connection:
         if self._closed:
             raise DisconnectedError
         try:
+            out = b""
             if data:
-                self._write(self._h11.send(h11.Data(data=data)))
+                out = self._h11.send(h11.Data(data=data)) or b""
             if end:
-                self._write(self._h11.send(h11.EndOfMessage()))
+                out += self._h11.send(h11.EndOfMessage()) or b""
+            self._write(out)
         except h11.LocalProtocolError:
             raise DisconnectedError from None
 
@@ -179,6 +193,8 @@ class Http1Connection:
             self._writable.set_result(None)
 
     def _write(self, data: bytes | None) -> None:
+        data = self._head + (data or b"")
+        self._head = b""
         if data and not self._closed:
             self._transport.write(data)
 

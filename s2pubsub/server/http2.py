@@ -8,7 +8,8 @@ stream holds up nobody else. What a stream may have waiting is therefore bounded
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -20,7 +21,8 @@ import h2.settings
 from s2pubsub.server.exchange import Exchange, Fields
 from s2pubsub.server.failure import DisconnectedError
 
-Handler = Callable[[Exchange], "asyncio.Task[None]"]
+Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
+"""Answers an exchange; raises nothing but a cancellation."""
 
 _STREAM_WINDOW = 1024 * 1024
 _CONNECTION_WINDOW = 16 * 1024 * 1024
@@ -80,8 +82,16 @@ class Http2Connection:
         self._blocked: dict[int, asyncio.Future[None]] = {}
         self._paused = False
         self._closed = False
+        self._flushing = False
         self._unreturned = 0
-        config = h2.config.H2Configuration(client_side=False, header_encoding=None, validate_outbound_headers=False)
+        config = h2.config.H2Configuration(
+            client_side=False,
+            header_encoding=None,
+            validate_inbound_headers=False,
+            normalize_inbound_headers=False,
+            validate_outbound_headers=False,
+            normalize_outbound_headers=False,
+        )
         self._h2 = h2.connection.H2Connection(config)
         self._h2.local_settings = h2.settings.Settings(
             client=False,
@@ -131,6 +141,7 @@ class Http2Connection:
             if stream.task is not None:
                 stream.task.cancel()
         self._unblock()
+        self._streams.clear()
 
     @property
     def idle(self) -> bool:
@@ -162,7 +173,7 @@ class Http2Connection:
                 stream.request_ended = True
                 stream.exchange.feed_end()
         elif isinstance(event, h2.events.StreamReset):
-            stream = self._streams.get(event.stream_id or 0)
+            stream = self._streams.pop(event.stream_id or 0, None)
             if stream is not None and stream.exchange is not None:
                 stream.answered = True
                 stream.exchange.feed_disconnect()
@@ -185,8 +196,14 @@ class Http2Connection:
         method, target = headers.pop(":method", ""), headers.pop(":path", "")
         stream = self._streams[stream_id] = _Stream(self, stream_id)
         stream.exchange = Exchange(stream, method, target, headers)
-        stream.task = self._handler(stream.exchange)
-        stream.task.add_done_callback(lambda _: self._streams.pop(stream_id, None))
+        stream.task = asyncio.get_running_loop().create_task(self._run(stream_id, stream.exchange))
+
+    async def _run(self, stream_id: int, exchange: Exchange) -> None:
+        # Not a done-callback of the task: that would cost another turn of the loop per request.
+        try:
+            await self._handler(exchange)
+        finally:
+            self._streams.pop(stream_id, None)
 
     # What streams ask for
 
@@ -195,7 +212,8 @@ class Http2Connection:
             self._h2.send_headers(stream_id, fields, end_stream=end)
         except h2.exceptions.ProtocolError:
             raise DisconnectedError from None
-        self._flush()
+        # A body usually follows at once, and one packet is cheaper than two.
+        self._flush_soon()
 
     async def send_body(self, stream_id: int, data: bytes, end: bool) -> None:
         view = memoryview(data)
@@ -252,7 +270,13 @@ class Http2Connection:
             return  # it has ended already
         self._flush()
 
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
+        self._flushing = False
         data = self._h2.data_to_send()
         if data and not self._closed:
             self._transport.write(data)

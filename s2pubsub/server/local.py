@@ -35,12 +35,18 @@ class LocalServer:
     """
 
     def __init__(
-        self, data: str | os.PathLike[str] | None = None, port: int = 0, token: str | None = None, host: str = "127.0.0.1"
+        self,
+        data: str | os.PathLike[str] | None = None,
+        port: int = 0,
+        token: str | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         if token == "":
             raise ValueError("token is empty: leave it out to let any token in")
         if token is None and host not in _LOOPBACK:
-            raise ValueError(f"listening on {host!r} needs a token: anybody who reaches this machine could use the server")
+            raise ValueError(
+                f"listening on {host!r} needs a token: anybody who reaches this machine could use the server"
+            )
         self._data = None if data is None else Path(data)
         self._required_token = token
         self._wanted_port = port
@@ -111,7 +117,9 @@ class LocalServer:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -160,7 +168,7 @@ class _Running:
         try:
             application = Application(store, self._token)
             application.catalog.load()
-            listener = Listener(application.handle)
+            listener = Listener(application.serve)
             self.port = await listener.open(self._host, self.port)
             upkeep = self._loop.create_task(keep_up(application.catalog, store))
             self.started.set()

@@ -239,6 +239,12 @@ class StreamLog:
         if self._batches and any(b.expires is not None and b.expires <= now for b in self._batches):
             self._forget(lambda batch: batch.expires is not None and batch.expires <= now)
 
+    def release(self) -> None:
+        """Let go of the memory of a log that is not in use; the store has it all."""
+        if self._store.cache_bytes is not None and self._batches:
+            self._batches, self._firsts, self._cached_bytes = [], [], 0
+            self._cached_from = self._durable.next_seq_num
+
     async def is_empty(self, now: int) -> bool:
         """Whether no record is retained."""
         return await self._next_batch(self.trim_point, now) is None

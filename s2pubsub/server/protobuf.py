@@ -133,7 +133,9 @@ def position_fields(seq_num: int, timestamp: int) -> bytes:
 def encode_ack(start: tuple[int, int], end: tuple[int, int], tail: tuple[int, int]) -> bytes:
     """An `AppendAck` of three positions (sequence number, timestamp)."""
     first, last, next_ = position_fields(*start), position_fields(*end), position_fields(*tail)
-    return b"".join((b"\x0a", varint(len(first)), first, b"\x12", varint(len(last)), last, b"\x1a", varint(len(next_)), next_))
+    return b"".join(
+        (b"\x0a", varint(len(first)), first, b"\x12", varint(len(last)), last, b"\x1a", varint(len(next_)), next_)
+    )
 
 
 def encode_tail(seq_num: int, timestamp: int) -> bytes:

@@ -34,7 +34,9 @@ class Seal:
     def close(self, append: AppendInput) -> AppendInput:
         """``append`` with its records encrypted; their metered sizes stay."""
         entries = [
-            entry if entry.command is not None else Entry(entry.timestamp, self._close(entry.payload), entry.metered, None)
+            entry
+            if entry.command is not None
+            else Entry(entry.timestamp, self._close(entry.payload), entry.metered, None)
             for entry in append.entries
         ]
         return AppendInput(entries, append.metered, append.match_seq_num, append.fencing_token)

@@ -12,6 +12,7 @@ from s2pubsub.server.store import Store
 _log = logging.getLogger("s2pubsub.server")
 
 _PERIOD = 1.0
+_CACHE_AGE = 60_000
 
 
 async def keep_up(catalog: Catalog, store: Store) -> None:
@@ -29,6 +30,8 @@ async def _round(catalog: Catalog, store: Store) -> None:
     for basin, stream in catalog.streams():
         log = stream.log
         log.expire(now)
+        if now > log.last_append + _CACHE_AGE:
+            log.release()
         age = log.config.min_age or 0
         if age and now >= log.last_append + age * 1000 and not log.pending_bytes and await log.is_empty(now):
             try:
