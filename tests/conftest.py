@@ -59,6 +59,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses a server is marked with it."""
+    for item in items:
+        for kind in ("lite", "embedded"):
+            if f"{kind}_server" in getattr(item, "fixturenames", ()):
+                item.add_marker(kind)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests whose server is missing, or fail them with CI=true."""
     if item.get_closest_marker("lite") and servers.find_lite() is None:
@@ -67,8 +75,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         servers.missing(servers.MISSING_EMBEDDED)
 
 
+_shared: set[threading.Thread] = set()
+"""Threads of servers that the whole run shares."""
+
+
 def _ours() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("s2pubsub-")}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("s2pubsub-")} - _shared
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +94,7 @@ def _no_thread_left(request: pytest.FixtureRequest) -> Iterator[None]:
         thread.join(LEAVE_LIMIT)
     left = sorted(thread.name for thread in _ours() - before)
     if left:
-        faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr)
+        faulthandler.dump_traceback(file=request.config.stash[_STDERR])
         pytest.fail(f"threads left behind: {', '.join(left)}", pytrace=False)
 
 
@@ -99,11 +111,13 @@ def lite_server() -> Iterator[servers.LiteServer]:
 
 
 @pytest.fixture(scope="session")
-def embedded_server() -> Iterator[servers.EmbeddedServer]:
-    """The embedded server in memory, in a process of its own, shared by the whole run."""
+def embedded_server() -> Iterator[servers.Server]:
+    """The embedded server in memory, shared by the whole run."""
     if not servers.has_embedded():
         servers.missing(servers.MISSING_EMBEDDED)
-    with servers.EmbeddedServer() as server:
+    before = _ours()
+    with servers.start_embedded() as server:
+        _shared.update(_ours() - before)
         yield server
 
 

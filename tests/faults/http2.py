@@ -115,9 +115,7 @@ class Http2Tap:
     def _request_headers(self, frame: f.Frame, headers: list[tuple[str, str]]) -> None:
         end = bool(frame.flags & f.END_STREAM)
         stream = self.streams.get(frame.stream_id)
-        if stream is None:
-            if frame.stream_id <= self._highest:
-                return
+        if stream is None and frame.stream_id > self._highest:
             stream = self._begin(frame.stream_id, headers, end=end)
         if stream is not None and not stream.ours:
             block = self._server.encode(headers)
@@ -218,18 +216,16 @@ class Http2Tap:
         self._pass(stream, lambda: self._pass_headers(stream, headers, end))
 
     def _pass_headers(self, stream: Stream, headers: list[tuple[str, str]], end: bool) -> None:
-        block = self._client.encode(headers)
-        self._to_client(f.build_headers(stream.id, block, end=end))
+        self._to_client(f.build_headers(stream.id, self._client.encode(headers), end=end))
         status = dict(headers).get(":status", "")
         if status.startswith("1"):
             return
-        first = not stream.headers_passed
-        stream.headers_passed = True
+        first, stream.headers_passed = not stream.headers_passed, True
         if first:
             stream.seen.status = int(status)
         if end:
             self._response_ended(stream)
-        elif stream.rule is not None and first:
+        elif stream.rule is not None and first and (status == "200" or not stream.seen.is_session):
             after, do = stream.rule.after, stream.rule.effect.do
             if after.at_headers and do not in ("lose", "hold"):
                 self._strike(stream)
@@ -331,11 +327,11 @@ class Http2Tap:
             self._add(f.build_data(stream.id, f.build_terminal(effect.status, effect.code, effect.message), end=True))
             self._leave(stream)
         elif effect.do == "finish":
-            if not stream.headers_passed:
-                fields = [(":status", "200"), ("content-type", "s2s/proto")]
-                self._to_client(f.build_headers(stream.id, self._client.encode(fields), end=False))
-            self._to_client(f.build_data(stream.id, b"", end=True))
-            self._leave(stream)
+            if stream.headers_passed:
+                self._to_client(f.build_data(stream.id, b"", end=True))
+                self._leave(stream)
+            else:
+                self._answer(stream, Effect(do="answer", status=200, body=b""))
         elif effect.do == "reset":
             self._to_client(f.build_reset(stream.id, 2))
             self._leave(stream)
