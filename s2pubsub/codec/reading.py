@@ -27,8 +27,8 @@ Deeper than what is written, as others may write more. The C scanner overflows a
 """
 
 _WHITE_SPACE = " \t\n\r"
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NEITHER_QUOTES_NOR_BRACKETS = bytes(set(range(256)) - set(_STEPS) - set(b'"'))
 _DATE = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?([Zz]|[+-]\d\d:?\d\d)?)?)?)?",
     re.ASCII,
@@ -129,8 +129,10 @@ def _check_depth(body: bytes) -> None:
     """Raise before the scanner, which recurses in C, is given a body that could overflow the stack of its thread."""
     if body.count(b"{") + body.count(b"[") <= MAX_READ_DEPTH:
         return
-    brackets = _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS)
-    if max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0) > MAX_READ_DEPTH:
+    # Without escapes, every second part between quotes is outside of strings.
+    quoted = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NEITHER_QUOTES_NOR_BRACKETS)
+    brackets = b"".join(quoted.split(b'"')[::2])
+    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_READ_DEPTH:
         raise ValueError(f"it is nested more than {MAX_READ_DEPTH} levels deep")
 
 

@@ -19,7 +19,7 @@ from s2pubsub.errors import EncodeError
 MAX_DEPTH = 100
 """Deepest nesting of dicts and lists that is written.
 
-The C encoder of Python 3.13 overflows a 64 KiB thread stack, the smallest in practice, beyond 250 levels.
+The C encoder of Python 3.13 overflows a thread stack of 64 KiB, the smallest in practice, beyond 250 levels.
 """
 
 MAX_INTEGER = 2**53 - 1
