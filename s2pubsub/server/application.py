@@ -121,7 +121,7 @@ class Application:
             pass
         except ApiError as error:
             await self._refuse(exchange, error)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it was, it must not touch other requests
             _log.exception("the request %s %s failed", exchange.method, exchange.raw_path)
             await self._refuse(exchange, ApiError("other", "the server failed on this request"))
         finally:

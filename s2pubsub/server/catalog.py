@@ -9,10 +9,9 @@ Belongs to the event loop. Knows nothing of HTTP; refusals are `ApiError`.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-from datetime import datetime, timezone
-from typing import Any, Generic, Literal, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import attrs
 
@@ -27,47 +26,10 @@ from s2pubsub.server.config import (
 )
 from s2pubsub.server.failure import ApiError
 from s2pubsub.server.log import StreamLog
-from s2pubsub.server.names import MAX_PAGE
+from s2pubsub.server.named import Named
 from s2pubsub.server.store import Done, LogState, Store
 
 Outcome = Literal["created", "updated", "noop"]
-T = TypeVar("T")
-
-
-class Named(Generic[T]):
-    """Things by name, with pages in the order of the names."""
-
-    def __init__(self) -> None:
-        self._things: dict[str, T] = {}
-        self._names: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self._things)
-
-    def get(self, name: str) -> T | None:
-        return self._things.get(name)
-
-    def put(self, name: str, thing: T) -> None:
-        if name not in self._things:
-            insort(self._names, name)
-        self._things[name] = thing
-
-    def drop(self, name: str) -> None:
-        if self._things.pop(name, None) is not None:
-            del self._names[bisect_left(self._names, name)]
-
-    def values(self) -> list[T]:
-        return list(self._things.values())
-
-    def page(self, prefix: str, start_after: str, limit: int | None) -> tuple[list[T], bool]:
-        """At most ``limit`` things whose names begin with ``prefix`` and come after ``start_after``; whether more do."""
-        limit = min(limit or MAX_PAGE, MAX_PAGE)
-        index = bisect_left(self._names, prefix)
-        if start_after:
-            index = max(index, bisect_right(self._names, start_after))
-        names = self._names[index : index + limit + 1]
-        names = [name for name in names if name.startswith(prefix)]
-        return [self._things[name] for name in names[:limit]], len(names) > limit
 
 
 class Stream:
@@ -397,7 +359,7 @@ class Catalog:
 
 def rfc3339(milliseconds: int) -> str:
     """A time as the API writes it."""
-    moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -44,6 +44,7 @@ def _is_zero_quality(parameter: str) -> bool:
 
 
 def compress(data: bytes, codec: Codec) -> bytes:
+    """``data`` in the encoding ``codec``."""
     if codec == "gzip":
         return gzip.compress(data, compresslevel=1)
     return zstandard.ZstdCompressor(level=1).compress(data)

@@ -31,7 +31,7 @@ class StreamConfig:
     min_age: int | None = None
 
     def over(self, defaults: StreamConfig) -> StreamConfig:
-        """This configuration with the unset fields taken from ``defaults``."""
+        """The same configuration with the unset fields taken from ``defaults``."""
         unset = {f.name: getattr(defaults, f.name) for f in attrs.fields(StreamConfig) if getattr(self, f.name) is None}
         return attrs.evolve(self, **unset)
 

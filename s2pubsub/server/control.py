@@ -7,7 +7,7 @@ from typing import Any
 from s2pubsub.server import forms
 from s2pubsub.server.catalog import Catalog, Outcome
 from s2pubsub.server.config import BasinConfig, StreamConfig, basin_config, basin_patch, stream_config, stream_patch
-from s2pubsub.server.exchange import Exchange
+from s2pubsub.server.exchange import Exchange, Fields
 from s2pubsub.server.failure import ApiError
 from s2pubsub.server.names import (
     check_basin,
@@ -129,7 +129,7 @@ class Control:
         raise _missing()
 
     async def metrics(self, exchange: Exchange, *segments: str) -> None:
-        for segment, check in zip(segments, (check_basin, check_stream)):
+        for segment, check in zip(segments, (check_basin, check_stream), strict=False):
             path_name(segment, check)
         values = query(
             exchange, {"set": _metric_set, "start": parse_unsigned, "end": parse_unsigned, "interval": _interval}
@@ -153,7 +153,7 @@ class Control:
 
 
 async def _answer(exchange: Exchange, status: int, document: Any, outcome: Outcome | None = None) -> None:
-    fields = None if outcome is None else [("s2-provision-result", outcome)]
+    fields: Fields | None = None if outcome is None else [("s2-provision-result", outcome)]
     await exchange.respond(status, forms.dump(document), _JSON, fields)
 
 

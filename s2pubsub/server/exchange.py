@@ -79,7 +79,7 @@ class Exchange:
     # The application's side
 
     async def receive(self) -> bytes:
-        """The bytes of the body that have come, waiting for some; empty at the end. `DisconnectedError` if it is cut."""
+        """The bytes of the body that have come, waiting for some; empty at the end; `DisconnectedError` if cut."""
         while not self._inbox:
             if self._gone:
                 raise DisconnectedError

@@ -21,10 +21,12 @@ from s2pubsub.server.request import Format
 
 
 def dump(document: Any) -> bytes:
+    """``document`` as compact JSON."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def position(place: Position) -> dict[str, int]:
+    """The JSON form of a position."""
     return {"seq_num": place[0], "timestamp": place[1]}
 
 
@@ -87,6 +89,7 @@ _ENCODERS: dict[Format, Callable[[bytes], str]] = {
 
 
 def ack(positions: Ack) -> bytes:
+    """The JSON form of an acknowledgement."""
     start, end, tail = positions
     return dump({"start": position(start), "end": position(end), "tail": position(tail)})
 

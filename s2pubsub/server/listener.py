@@ -56,7 +56,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_timer()
-        self._listener.connections.discard(self)
+        self._listener.forget(self)
         if self.http is not None:
             self.http.connection_lost()
 
@@ -79,6 +79,7 @@ class Listener:
         self.handler = handler
         self.connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
+        self._empty: asyncio.Future[None] | None = None
 
     async def open(self, host: str, port: int) -> int:
         """Listen; return the port, which is a free one where ``port`` is 0. `OSError` where that fails."""
@@ -86,6 +87,12 @@ class Listener:
         self._server = await loop.create_server(lambda: _Connection(self), host, port, backlog=_BACKLOG)
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address[1]
+
+    def forget(self, connection: _Connection) -> None:
+        """The connection is closed."""
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
 
     def stop_listening(self) -> None:
         """Take no more connections, and let go of those on which nothing happens."""
@@ -101,10 +108,9 @@ class Listener:
         self.stop_listening()
         for connection in list(self.connections):
             connection.close()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + grace
-        while self.connections and loop.time() < deadline:
-            await asyncio.sleep(0.005)
+        if self.connections:
+            self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._empty,), timeout=grace)
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.transport.abort()

@@ -252,7 +252,7 @@ class StreamLog:
     # Reading
 
     async def read(self, seq_num: int, limits: Limits, now: int) -> Chunk:
-        """Durable records from ``seq_num`` on, at most one batch of the API; none when there are none before the tail."""
+        """Durable records from ``seq_num`` on, at most one batch of the API."""
         tail = self._durable.next_seq_num
         while True:
             seq_num = max(seq_num, self._durable.trim_point)
@@ -304,14 +304,14 @@ class StreamLog:
                 return batch
         return None
 
-    async def changed(self, seq_num: int, timeout: float) -> bool:
-        """Wait until the tail lies beyond ``seq_num`` or the log is gone; False after ``timeout`` seconds."""
+    async def changed(self, seq_num: int, seconds: float) -> bool:
+        """Wait until the tail lies beyond ``seq_num`` or the log is gone; False after ``seconds``."""
         if self._durable.next_seq_num > seq_num or self._gone is not None:
             return True
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.add(waiter)
-        timer = loop.call_later(timeout, _set, waiter)
+        timer = loop.call_later(seconds, _set, waiter)
         try:
             await waiter
         finally:

@@ -29,6 +29,7 @@ def check_basin(name: str) -> str:
 
 
 def check_basin_prefix(name: str) -> str:
+    """The beginning of a basin's name, in a listing."""
     if not _BASIN_PREFIX.match(name):
         raise ValueError("a basin prefix has at most 48 lower-case letters, digits and hyphens, no hyphen first")
     return name
@@ -46,6 +47,7 @@ def check_stream(name: str) -> str:
 
 
 def check_stream_prefix(name: str) -> str:
+    """The beginning of a stream's name, in a listing."""
     if _utf8_length(name) > 512:
         raise ValueError("a stream prefix has at most 512 bytes")
     if "\0" in name:
@@ -54,18 +56,21 @@ def check_stream_prefix(name: str) -> str:
 
 
 def check_token_id(name: str) -> str:
+    """The id of an access token."""
     if not 1 <= _utf8_length(name) <= 96 or "\0" in name:
         raise ValueError("an access token id has 1 to 96 bytes and no NUL")
     return name
 
 
 def check_token_id_prefix(name: str) -> str:
+    """The beginning of an access token's id."""
     if _utf8_length(name) > 96 or "\0" in name:
         raise ValueError("an access token id prefix has at most 96 bytes and no NUL")
     return name
 
 
 def check_location(name: str) -> str:
+    """The name of a location."""
     if not 1 <= _utf8_length(name) <= 64:
         raise ValueError("a location name has 1 to 64 bytes")
     return name

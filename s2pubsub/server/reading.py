@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
-from attrs import frozen
+from attrs import field, frozen
 
 from s2pubsub.server.failure import ApiError, UnwrittenError
 from s2pubsub.server.log import Chunk, Limits, Position, StreamLog
@@ -26,7 +26,7 @@ class ReadRequest:
     timestamp: int | None = None
     tail_offset: int | None = None
     clamp: bool = False
-    limits: Limits = Limits()
+    limits: Limits = field(factory=Limits)
     wait: int | None = None
 
     @property
@@ -47,7 +47,7 @@ class ReadRequest:
             raise ApiError("invalid", "the start timestamp is not before 'until'")
 
     def unary(self) -> ReadRequest:
-        """This read with the limits of a single answer."""
+        """The same read with the limits of a single answer."""
         count = MAX_BATCH_RECORDS if self.limits.count is None else min(self.limits.count, MAX_BATCH_RECORDS)
         size = MAX_BATCH_BYTES if self.limits.size is None else min(self.limits.size, MAX_BATCH_BYTES)
         wait = None if self.wait is None else min(self.wait, MAX_UNARY_WAIT)
@@ -98,7 +98,7 @@ class Reader:
         """Read nothing: the limits allow no record."""
         self._ended = True
 
-    async def outputs(self) -> AsyncIterator[Output]:
+    async def outputs(self) -> AsyncGenerator[Output, None]:
         """Records and heartbeats until the read ends. `ApiError` when the stream goes away meanwhile."""
         loop = asyncio.get_running_loop()
         wait = self._request.wait

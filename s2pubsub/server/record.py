@@ -144,7 +144,7 @@ def make_batch(seq_num: int, entries: Iterable[Entry], timestamps: Sequence[int]
     end = 0
     last_timestamp = -1
     stamp = b""
-    for number, (entry, timestamp) in enumerate(zip(entries, timestamps), seq_num):
+    for number, (entry, timestamp) in enumerate(zip(entries, timestamps, strict=True), seq_num):
         if timestamp != last_timestamp:
             stamp = b"\x10" + varint(timestamp)
             last_timestamp = timestamp

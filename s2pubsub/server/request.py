@@ -36,18 +36,22 @@ def media_type(value: str | None) -> str:
 
 
 def is_json(kind: str) -> bool:
+    """Whether a media type is JSON."""
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 def is_protobuf(kind: str) -> bool:
+    """Whether a media type is protobuf."""
     return kind in ("application/protobuf", "application/x-protobuf")
 
 
 def is_session(exchange: Exchange) -> bool:
+    """Whether the request opens a session."""
     return media_type(exchange.headers.get("content-type")) == "s2s/proto"
 
 
 def wants_protobuf(exchange: Exchange) -> bool:
+    """Whether the answer shall be protobuf."""
     return is_protobuf(media_type(exchange.headers.get("accept")))
 
 
@@ -74,6 +78,7 @@ def header(exchange: Exchange, name: str, parse: Callable[[str], T]) -> T | None
 
 
 def basin_header(exchange: Exchange) -> str:
+    """The basin that the request is about."""
     basin = header(exchange, "s2-basin", check_basin)
     if basin is None:
         raise ApiError("bad_header", "the header s2-basin is missing")
@@ -81,10 +86,12 @@ def basin_header(exchange: Exchange) -> str:
 
 
 def request_token(exchange: Exchange) -> str | None:
+    """What makes a repeated create the same one."""
     return header(exchange, "s2-request-token", check_token)
 
 
 def record_format(exchange: Exchange) -> Format:
+    """How text in JSON stands for bytes."""
     return header(exchange, "s2-format", _parse_format) or "raw"
 
 
@@ -95,6 +102,7 @@ def _parse_format(value: str) -> Format:
 
 
 def encryption_key(exchange: Exchange) -> str | None:
+    """The key for an encrypted stream, as it was sent."""
     return header(exchange, "s2-encryption-key", _parse_key)
 
 
@@ -121,6 +129,7 @@ def _parse_event_id(value: str) -> tuple[int, int, int]:
 
 
 def parse_unsigned(text: str, maximum: int = MAX_U64) -> int:
+    """An unsigned integer in decimal digits; `ValueError` otherwise."""
     if not _UNSIGNED.match(text) or int(text) > maximum:
         raise ValueError("not an unsigned integer")
     return int(text)

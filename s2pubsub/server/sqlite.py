@@ -95,9 +95,11 @@ class SqliteStore:
     def load(self) -> tuple[list[dict[str, Any]], list[StoredStream]]:
         basins = [json.loads(row[0]) for row in self._reading.execute("SELECT description FROM basins")]
         streams: list[StoredStream] = []
-        for number, description, next_seq_num, last, token, trim_point, last_append in self._reading.execute(
-            "SELECT number, description, next_seq_num, last_timestamp, fencing_token, trim_point, last_append FROM streams"
-        ):
+        rows = self._reading.execute(
+            "SELECT number, description, next_seq_num, last_timestamp, fencing_token, trim_point, last_append"
+            " FROM streams"
+        )
+        for number, description, next_seq_num, last, token, trim_point, last_append in rows:
             state = LogState(next_seq_num, last + _OFFSET, token, trim_point, last_append)
             streams.append(StoredStream(number, json.loads(description), state))
             if trim_point:
@@ -214,7 +216,7 @@ class SqliteStore:
             for item in valid:
                 item.change(self._writing)
             self._writing.execute("COMMIT")
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - every failure must reach those who wait
             error = problem
             self._roll_back()
             for item in valid:
@@ -315,5 +317,5 @@ def _take_directory(path: Path) -> sqlite3.Connection:
 
 def _delete(db: sqlite3.Connection, condition: str, values: tuple[int, ...]) -> int:
     """Delete some of the batches that meet ``condition``; how many."""
-    statement = f"DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE {condition} LIMIT ?)"  # noqa: S608
+    statement = f"DELETE FROM batches WHERE id IN (SELECT id FROM batches WHERE {condition} LIMIT ?)"
     return db.execute(statement, (*values, _PURGE_ROWS)).rowcount

@@ -21,7 +21,7 @@ async def keep_up(catalog: Catalog, store: Store) -> None:
         await asyncio.sleep(_PERIOD)
         try:
             await _round(catalog, store)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the next round may succeed
             _log.exception("the upkeep of the embedded server failed; it goes on")
 
 
