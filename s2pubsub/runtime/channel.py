@@ -5,6 +5,9 @@ whose ``popleft`` is atomic. ``queue.Queue`` with one ``put`` per event reached 
 
 The producer never blocks in ``put``: it asks ``wait_for_room`` before it fetches more, so that at most the bound
 plus one batch is held here. Once full, there is room again when half of the items are gone.
+
+A finalizer or a signal handler may close the channel in the middle of any call of its own thread. So the lock is
+reentrant, and whoever waits enlists first and looks afterwards: a close between the two is not missed.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from s2pubsub.errors import ClosedError
 from s2pubsub.runtime.deadline import Deadline
-from s2pubsub.runtime.fork import reset_in_child
+from s2pubsub.runtime.fork import inherited, reset_in_child
+from s2pubsub.runtime.wake import Wake
 
 T = TypeVar("T")
 
@@ -60,10 +63,9 @@ class Channel(Generic[T]):
         reset_in_child(self)
 
     def _make_locks(self) -> None:
-        # Reentrant, since a finalizer may close the channel in the middle of one of its own calls.
         self._lock = threading.RLock()
-        self._filled = threading.Condition(self._lock)
-        self._emptied = threading.Condition(self._lock)
+        self._takers: set[Wake] = set()  # consumers that found nothing
+        self._emptied = Wake()  # for the producer
         self._producer_waits = False
 
     # -- the producer's side -------------------------------------------------------------------------------------
@@ -82,10 +84,7 @@ class Channel(Generic[T]):
                 self._batches.append((batch, size))
                 self._items += len(batch)
                 self._bytes += size
-                if len(batch) == 1:
-                    self._filled.notify()
-                else:
-                    self._filled.notify_all()
+                self._wake_takers(len(batch))
             return True
 
     def wait_for_room(self) -> bool:
@@ -93,13 +92,15 @@ class Channel(Generic[T]):
         with self._lock:
             if self._room(self._max_items, self._max_bytes):
                 return not self._closed
-            self._producer_waits = True
-            try:
-                while not self._closed and not self._room_again():
-                    self._emptied.wait()
-            finally:
-                self._producer_waits = False
-            return not self._closed
+        self._producer_waits = True
+        try:
+            while True:
+                with self._lock:
+                    if self._closed or self._room_again():
+                        return not self._closed
+                self._emptied.wait()
+        finally:
+            self._producer_waits = False
 
     def room(self) -> tuple[int, int]:
         """How many items and bytes fit before the bounds; never negative."""
@@ -111,7 +112,7 @@ class Channel(Generic[T]):
         with self._lock:
             if self._end is None:
                 self._end = ChannelEnd(error)
-            self._filled.notify_all()
+            self._wake_takers()
 
     # -- the consumers' side -------------------------------------------------------------------------------------
 
@@ -122,19 +123,26 @@ class Channel(Generic[T]):
             TimeoutError: nothing came in time.
             ChannelEnd: nothing will come.
         """
-        with self._lock:
+        wake = Wake()
+        last = False
+        try:
             while True:
-                self._open_next_batch()
-                try:
-                    return self._open.popleft()
-                except IndexError:
-                    pass  # empty, or another consumer took the last item without the lock
-                if self._batches:
-                    continue
-                if self._end is not None:
-                    raise ChannelEnd(_fresh(self._end.error))
-                if not self._filled.wait(deadline.remaining()) and deadline.expired and not self._batches:
+                with self._lock:
+                    self._takers.add(wake)
+                    self._open_next_batch()
+                    try:
+                        return self._open.popleft()
+                    except IndexError:
+                        pass  # empty, or another consumer took the last item without the lock
+                    if self._batches:
+                        continue
+                    if self._end is not None:
+                        raise ChannelEnd(_fresh(self._end.error))
+                if last:
                     raise TimeoutError
+                last = not wake.wait(deadline.remaining())
+        finally:
+            self._leave(wake)
 
     def close(self, error: Exception | None = None) -> None:
         """Discard what is held and wake both sides; consumers get ``error`` or the ordinary end."""
@@ -144,8 +152,8 @@ class Channel(Generic[T]):
                 self._closed = True
                 self._end = ChannelEnd(error)
             self._drop()
-            self._filled.notify_all()
-            self._emptied.notify_all()
+            self._wake_takers()
+            self._emptied.set()
 
     @property
     def position(self) -> int:
@@ -166,8 +174,26 @@ class Channel(Generic[T]):
             self._bytes -= size
             self._open_bytes_each = size / len(batch)
             self._open.extend(batch)
+            if self._closed:  # by a signal handler, just now
+                self._drop()
         if self._producer_waits and self._room_again():
-            self._emptied.notify_all()
+            self._emptied.set()
+
+    def _wake_takers(self, items: int | None = None) -> None:
+        """Wake as many consumers as there are ``items``, or all."""
+        while items != 0:
+            try:
+                self._takers.pop().set()
+            except KeyError:
+                return
+            items = None if items is None else items - 1
+
+    def _leave(self, wake: Wake) -> None:
+        """A consumer goes. It may have been woken for an item that it has not taken, so another one looks for it."""
+        with self._lock:
+            self._takers.discard(wake)
+            if self._open or self._batches:
+                self._wake_takers(1)
 
     def _held_items(self) -> int:
         return self._items + len(self._open)
@@ -198,7 +224,7 @@ class Channel(Generic[T]):
         self._make_locks()
         self._drop()
         self._closed = True
-        self._end = ChannelEnd(ClosedError("opened before a fork; it works in the parent process only: open a new one"))
+        self._end = ChannelEnd(inherited())
 
 
 def _fresh(error: Exception | None) -> Exception | None:

@@ -12,6 +12,8 @@ import threading
 import weakref
 from typing import Protocol
 
+from s2pubsub.errors import ClosedError
+
 
 class Forkable(Protocol):
     """Something that a forked child has to reset."""
@@ -20,7 +22,7 @@ class Forkable(Protocol):
 
 
 _registered: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_lock = threading.Lock()
+_lock = threading.RLock()  # reentrant, since a signal handler may fork or make a client
 
 
 def reset_in_child(obj: Forkable) -> None:
@@ -29,9 +31,14 @@ def reset_in_child(obj: Forkable) -> None:
         _registered.add(obj)
 
 
+def inherited() -> ClosedError:
+    """The error for using in a child what its parent has opened."""
+    return ClosedError("opened before a fork; it works in the parent process only: open a new one")
+
+
 def _after_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for obj in list(_registered):
         obj._reset_in_child()
 

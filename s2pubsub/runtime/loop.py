@@ -17,12 +17,13 @@ import selectors
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, Generic, TypeVar
 
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
+from s2pubsub.runtime.pool import Pool
 from s2pubsub.runtime.worker import Stop, Worker
 
 T = TypeVar("T")
@@ -37,23 +38,30 @@ _CANCEL_AGAIN = 0.2
 """Seconds after which a cancelled task that still runs is cancelled again. Closing an SDK read session on Python
 3.11 while a frame is buffered waits for ever after one cancellation."""
 
+_RESOLVERS = 4
+
 _abandoned: list[Any] = []
 """What a forked child inherited of its parent's loops; kept, because collecting it would touch the parent's epoll."""
 
 
 class IOLoop:
-    """Runs coroutines on the thread ``s2pubsub-io``. The thread starts with the first call. Thread-safe."""
+    """Runs coroutines on the thread ``s2pubsub-io``. The thread starts with the first call. Thread-safe.
+
+    Attributes:
+        at_end: run on the loop before it ends, for a second at most: closes what others have opened on it.
+    """
 
     def __init__(self, logger: Log) -> None:
         self._logger = logger
+        self.at_end: Callable[[], Coroutine[Any, Any, None]] = _nothing
         self._reset()
         reset_in_child(self)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant, since a signal handler may close in the middle of a call
         self._closed = False
         self._thread: Worker | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: _Loop | None = None
         self._selector: selectors.BaseSelector | None = None
         self._calls: set[_Call[Any]] = set()
 
@@ -88,9 +96,15 @@ class IOLoop:
         return self._start_call(coro).future
 
     def soon(self, action: Callable[[], object]) -> None:
-        """Call ``action`` on the loop thread. It must be short and must not raise."""
-        loop = self._running_loop()
+        """Call ``action`` on the loop thread. It must be short and must not raise.
+
+        Raises:
+            ClosedError: the loop was closed, or has not been started.
+        """
+        loop = self._loop
         try:
+            if loop is None:
+                raise RuntimeError("not started")
             loop.call_soon_threadsafe(action)
         except RuntimeError as error:
             raise ClosedError("the client is closed") from error
@@ -108,19 +122,21 @@ class IOLoop:
     def _start_call(self, coro: Coroutine[Any, Any, T]) -> _Call[T]:
         try:
             if self._thread is not None and threading.get_ident() == self._thread.ident:
-                raise RuntimeError("a blocking call on the I/O thread would wait for itself")
+                raise ClosedError("a blocking call on the I/O thread would wait for itself")
             loop = self._running_loop()
-            call = _Call(loop, coro)
-            with self._lock:
-                self._calls.add(call)
-            call.future.add_done_callback(lambda _: self._calls.discard(call))
-            loop.call_soon_threadsafe(call.start)
-        except RuntimeError as error:
+        except BaseException as error:
             coro.close()
-            raise _not_stored(ClosedError(f"the client is closed ({error})")) from error
-        except BaseException:
-            coro.close()
+            if isinstance(error, ClosedError):
+                _not_stored(error)
             raise
+        call = _Call(loop, coro)
+        self._calls.add(call)
+        call.future.add_done_callback(lambda _: self._calls.discard(call))
+        try:
+            loop.call_soon_threadsafe(call.start)
+        except RuntimeError as error:  # the loop has ended meanwhile
+            call.abandon()
+            raise _not_stored(ClosedError("the client is closed")) from error
         return call
 
     # -- life cycle ----------------------------------------------------------------------------------------------
@@ -135,30 +151,25 @@ class IOLoop:
         """Whether ``close`` was called."""
         return self._closed
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> _Loop:
         loop = self._loop
         if loop is not None and not self._closed:
             return loop
         with self._lock:
             if self._closed:
-                raise _not_stored(ClosedError("the client is closed"))
+                raise ClosedError("the client is closed")
             if self._loop is None:
                 _refuse_late_patching()
                 selector = selectors.DefaultSelector()
-                loop = asyncio.SelectorEventLoop(selector)
+                loop = _Loop(selector)
                 loop.set_exception_handler(_LogErrors(self._logger))
-                # The resolver's thread also makes SDK clients: their TLS context takes 27 ms, and the callable that
-                # makes them may be the user's.
-                executor = ThreadPoolExecutor(4, thread_name_prefix="s2pubsub-resolver")
-                loop.set_default_executor(executor)
-                thread = Worker("s2pubsub-io", _run_loop, loop, executor, self._calls)
-                self._selector = selector
+                thread = Worker("s2pubsub-io", _run_loop, loop, self.at_end, self._calls)
                 try:
                     thread.start()
                 except BaseException:
                     loop.close()
                     raise
-                self._thread, self._loop = thread, loop
+                self._thread, self._loop, self._selector = thread, loop, selector
             return self._loop
 
     def close(self, deadline: Deadline) -> bool:
@@ -168,26 +179,50 @@ class IOLoop:
             loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return True
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
-            loop.call_soon_threadsafe(loop.stop)
+        loop.end_soon()
         return thread.finish(deadline)
 
     def signal_close(self) -> None:
         """Tell the thread to end without waiting: for finalizers."""
         self._closed = True
-        loop = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(loop.stop)
+        if self._loop is not None:
+            self._loop.end_soon()
 
     def _reset_in_child(self) -> None:
         closed, loop, selector = self._closed, self._loop, self._selector
         if loop is not None:
-            _abandoned.append((loop, self._thread))
+            _abandoned.append((loop, self._thread, self._calls))
             if selector is not None:
-                _let_go_of_descriptors(selector)
+                with contextlib.suppress(OSError):  # out of descriptors; a second best, not a reason to stop here
+                    _let_go_of_descriptors(selector)
         self._reset()
         self._closed = closed
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """The loop; blocking work, such as asyncio's name resolution, goes to daemon threads."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        super().__init__(selector)
+        self._ending = False
+        self._pool = Pool("s2pubsub-resolver", _RESOLVERS)
+
+    def run_in_executor(  # type: ignore[override]  # wider: any callable
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run ``func(*args)`` on a daemon thread; ``executor`` makes no difference."""
+        return asyncio.wrap_future(self._pool.submit(lambda: func(*args)), loop=self)
+
+    def end_soon(self) -> None:
+        """From any thread: let ``run_forever`` return. Idempotent."""
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            self.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        # A second ``stop`` would break off the winding up, which runs on the loop too.
+        if not self._ending:
+            self._ending = True
+            self.stop()
 
 
 class _Call(Generic[T]):
@@ -248,14 +283,14 @@ def _not_stored(error: E) -> E:
     return error
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor, calls: set[_Call[Any]]) -> None:
+def _run_loop(loop: _Loop, at_end: Callable[[], Coroutine[Any, Any, None]], calls: set[_Call[Any]]) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
     finally:
         _cancel_all(loop)
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        executor.shutdown(wait=False)
+        loop.run_until_complete(_wind_up(loop, at_end))
+        _cancel_all(loop)  # what arrived meanwhile
         asyncio.set_event_loop(None)
         loop.close()
         # A call that was scheduled after the last turn of the loop was never started, and nobody else will end it.
@@ -263,7 +298,16 @@ def _run_loop(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor, cal
             call.abandon()
 
 
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+async def _wind_up(loop: _Loop, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        async with asyncio.timeout(_CLEAN_UP):
+            await at_end()
+    except Exception as error:  # noqa: BLE001  # nobody waits for it
+        loop.call_exception_handler({"message": "connections were not closed", "exception": error})
+    await loop.shutdown_asyncgens()
+
+
+def _cancel_all(loop: _Loop) -> None:
     for _ in range(5):
         tasks = asyncio.all_tasks(loop)
         if not tasks:
@@ -271,6 +315,10 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
         for task in tasks:
             task.cancel()
         loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_AGAIN))
+
+
+async def _nothing() -> None:
+    pass
 
 
 class _LogErrors:

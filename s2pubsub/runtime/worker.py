@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 from s2pubsub.errors import ClosedError
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
+from s2pubsub.runtime.wake import Flag
 
 
 class Worker(threading.Thread):
@@ -48,48 +50,51 @@ class Stop:
 
     ``wait`` serves plain waits and tenacity's sleep; an action registered with ``add`` is called by ``set``, which
     is how a call in flight on the I/O loop is cancelled.
+
+    There is no lock: a finalizer or a signal handler may call ``set`` in the middle of any of these methods.
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        # Reentrant, since a finalizer may set it in the middle of one of its own calls.
-        self._lock = threading.RLock()
+        self._flag = Flag()
         self._actions: list[Callable[[], object]] = []
         reset_in_child(self)
 
     def set(self) -> None:
         """Signal; run each registered action once, on this thread."""
-        with self._lock:
-            self._event.set()
-            actions, self._actions = self._actions, []
-        for action in actions:
+        self._flag.set()
+        while self._actions:
+            try:
+                action = self._actions.pop(0)
+            except IndexError:
+                return  # another thread took the last one
             action()
 
     def is_set(self) -> bool:
         """Whether the signal was given."""
-        return self._event.is_set()
+        return self._flag.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to ``timeout`` seconds for the signal and say whether it was given."""
-        return self._event.wait(timeout)
+        return self._flag.wait(timeout)
 
     def add(self, action: Callable[[], object]) -> None:
         """Have ``action`` called by ``set``; at once if that has happened already."""
-        with self._lock:
-            if not self._event.is_set():
-                self._actions.append(action)
+        self._actions.append(action)
+        if self._flag.is_set():
+            # Either ``set`` saw it in the list or we do: whoever takes it out calls it.
+            try:
+                self._actions.remove(action)
+            except ValueError:
                 return
-        action()
+            action()
 
     def remove(self, action: Callable[[], object]) -> None:
         """Forget ``action``; nothing happens if it has been called."""
-        with self._lock:
-            if action in self._actions:
-                self._actions.remove(action)
+        with contextlib.suppress(ValueError):
+            self._actions.remove(action)
 
     def _reset_in_child(self) -> None:
         # The worker that would obey is not in the child; whoever looks at the signal there must see the end.
-        self._lock = threading.RLock()
-        self._event = threading.Event()
-        self._event.set()
+        self._flag = Flag()
+        self._flag.set()
         self._actions = []

@@ -1,0 +1,236 @@
+"""The hand-off from many threads to the one consumer on the I/O loop: in order, bounded, woken only when idle.
+
+An item counts against the bounds from ``put`` until ``complete``. A thread that finds no room queues up, and its item
+enters in its turn, put there by whoever makes room: so nobody is overtaken, and no crowd wakes up for one place.
+Waking the loop costs a system call, hence only when the consumer has said, by an empty ``take``, that it waits.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from s2pubsub.errors import ClosedError, S2PubSubError
+from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.runtime.fork import reset_in_child
+
+T = TypeVar("T")
+
+
+class Outbox(Generic[T]):
+    """A bounded queue of items with a size each. Any number of producers, one consumer. Thread-safe.
+
+    Args:
+        max_items: so many items may be in it or unfinished.
+        max_bytes: the same for the sum of their sizes; one item that is larger goes alone.
+        wake: tells the consumer, which waits, that there is something to take or that it has ended. Must not raise.
+        exempt: whether the calling thread must not wait, because it is the one that makes room.
+    """
+
+    def __init__(
+        self, max_items: int, max_bytes: int, wake: Callable[[], object], exempt: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._max_items = max_items
+        self._max_bytes = max_bytes
+        self._wake = wake
+        self._exempt = exempt
+        self._queue: deque[tuple[T, int]] = deque()
+        self._waiters: deque[_Waiter[T]] = deque()
+        self._items = 0  # not complete
+        self._bytes = 0  # not complete
+        self._accepted = 0
+        self._completed = 0
+        self._idle = False
+        self._refusal: S2PubSubError | None = None
+        self._make_locks()
+        reset_in_child(self)
+
+    def _make_locks(self) -> None:
+        # Reentrant, since a finalizer may close the outbox in the middle of one of its own calls.
+        self._lock = threading.RLock()
+        self._completion = threading.Condition(self._lock)
+
+    # -- the producers' side -------------------------------------------------------------------------------------
+
+    def put(self, item: T, size: int, timeout: float | None, *, urgent: bool = False) -> None:
+        """Add ``item``; wait up to ``timeout`` seconds while there is no room, unless ``urgent``.
+
+        Raises:
+            TimeoutError: no room in time; the item was not added.
+            S2PubSubError: closed or refused, with outcome ``'not_stored'``; the item was not added.
+        """
+        waiter: _Waiter[T] | None = None
+        with self._lock:
+            if self._refusal is not None:
+                raise fresh(self._refusal)
+            if (not self._waiters and self._fits(size)) or urgent or self._exempt():
+                self._accept(item, size)
+            else:
+                waiter = _Waiter(item, size)
+                self._waiters.append(waiter)
+            wake = self._must_wake()
+        if wake:
+            self._wake()
+        if waiter is not None:
+            self._wait(waiter, Deadline.after(timeout))
+
+    def _wait(self, waiter: _Waiter[T], deadline: Deadline) -> None:
+        try:
+            waiter.wait(deadline.remaining())
+        finally:  # also when Ctrl-C or a signal handler's exception ends the wait
+            with self._lock:
+                if not waiter.settled:
+                    self._waiters.remove(waiter)
+                    waiter.settled = True
+                    waiter.error = TimeoutError()
+                    self._admit()  # those behind it may be smaller
+                wake = self._must_wake()
+            if wake:
+                self._wake()
+        if waiter.error is not None:
+            raise waiter.error
+
+    def finish(self, error: S2PubSubError) -> None:
+        """Accept nothing more: from now on ``put`` raises ``error``, also where it waits. What is held stays."""
+        with self._lock:
+            self._refuse(error)
+            wake, self._idle = self._idle, False
+        if wake:
+            self._wake()
+
+    def wait_completed(self, target: int, deadline: Deadline) -> bool:
+        """Wait until ``target`` items, counted from the first, are complete; say whether they are."""
+        with self._lock:
+            while self._completed < target:
+                remaining = deadline.remaining()
+                if remaining == 0 or not self._completion.wait(remaining):
+                    return self._completed >= target
+            return True
+
+    @property
+    def accepted(self) -> int:
+        """How many items were ever added."""
+        return self._accepted
+
+    @property
+    def unfinished(self) -> int:
+        """How many items are not complete."""
+        return self._items
+
+    # -- the consumer's side -------------------------------------------------------------------------------------
+
+    def take(self, max_items: int, max_bytes: int) -> list[T]:
+        """The next items within these limits, at least one. Empty: there are none, and ``wake`` tells of the next."""
+        with self._lock:
+            queue = self._queue
+            if not queue:
+                self._idle = True
+                return []
+            taken = []
+            room = max_bytes
+            while queue and len(taken) < max_items:
+                room -= queue[0][1]
+                if room < 0 and taken:
+                    break
+                taken.append(queue.popleft()[0])
+            return taken
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is queued and nothing will be."""
+        return self._refusal is not None and not self._queue
+
+    def complete(self, items: int, size: int) -> None:
+        """``items`` of ``size`` bytes altogether, taken before, are done with; there is room for others."""
+        with self._lock:
+            self._items -= items
+            self._bytes -= size
+            self._completed += items
+            self._completion.notify_all()
+            self._admit()
+            wake = self._must_wake()
+        if wake:
+            self._wake()
+
+    def refuse(self, error: S2PubSubError) -> list[T]:
+        """``finish(error)`` by the consumer: also give it what it has not taken."""
+        with self._lock:
+            self._refuse(error)
+            left = [item for item, _ in self._queue]
+            self._queue.clear()
+            return left
+
+    # -- under the lock ------------------------------------------------------------------------------------------
+
+    def _fits(self, size: int) -> bool:
+        return self._items < self._max_items and (self._bytes + size <= self._max_bytes or not self._items)
+
+    def _accept(self, item: T, size: int) -> None:
+        self._queue.append((item, size))
+        self._items += 1
+        self._bytes += size
+        self._accepted += 1
+
+    def _admit(self) -> None:
+        while self._waiters and self._fits(self._waiters[0].size):
+            waiter = self._waiters.popleft()
+            self._accept(waiter.item, waiter.size)
+            waiter.settle(None)
+
+    def _must_wake(self) -> bool:
+        if self._idle and self._queue:
+            self._idle = False
+            return True
+        return False
+
+    def _refuse(self, error: S2PubSubError) -> None:
+        if self._refusal is None:
+            self._refusal = error
+        while self._waiters:
+            self._waiters.popleft().settle(fresh(self._refusal))
+
+    def _reset_in_child(self) -> None:
+        self._make_locks()
+        self._queue.clear()
+        self._waiters.clear()
+        self._completed = self._accepted
+        self._items = self._bytes = 0
+        self._wake = _nothing
+        self._refusal = ClosedError("opened before a fork; it works in the parent process only: open a new one")
+        self._refusal.outcome = "not_stored"
+
+
+class _Waiter(Generic[T]):
+    """A producer that waits for room: its item is accepted for it, or it is told why not."""
+
+    __slots__ = ("_turn", "error", "item", "settled", "size")
+
+    def __init__(self, item: T, size: int) -> None:
+        self.item = item
+        self.size = size
+        self.settled = False
+        self.error: Exception | None = None
+        self._turn = threading.Lock()
+        self._turn.acquire()
+
+    def wait(self, timeout: float | None) -> None:
+        self._turn.acquire(timeout=-1 if timeout is None else timeout)
+
+    def settle(self, error: Exception | None) -> None:
+        self.error = error
+        self.settled = True
+        self._turn.release()
+
+
+def fresh(error: S2PubSubError) -> S2PubSubError:
+    """A copy of ``error`` for one more caller: raising one object from several threads mixes their tracebacks."""
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,66 @@
+"""A few threads for what blocks: name resolution and the making of clients, which may call the user's code.
+
+Not a ``ThreadPoolExecutor``: the interpreter waits for all of its threads before it ends, so a name server that does
+not answer, or a callable that never returns, would keep the process alive. These threads are daemons, and each ends
+as soon as there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from s2pubsub.runtime.worker import Worker
+
+T = TypeVar("T")
+
+
+class Pool:
+    """Runs actions on at most ``limit`` threads called ``name``. Thread-safe."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._running = 0
+
+    def submit(self, action: Callable[[], T]) -> Future[T]:
+        """Run ``action``; its result or error is in the future.
+
+        Raises:
+            ClosedError: no thread can be started, since the interpreter is ending.
+        """
+        future: Future[T] = Future()
+        job = (future, action)
+        with self._lock:
+            self._jobs.append(job)
+            if self._running == self._limit:
+                return future
+            self._running += 1
+        try:
+            Worker(self._name, self._work).start()
+        except BaseException:
+            with self._lock:
+                self._running -= 1
+                if job in self._jobs:
+                    self._jobs.remove(job)
+            raise
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._running -= 1
+                    return
+                future, action = self._jobs.popleft()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(action())
+                except BaseException as error:  # noqa: BLE001  # whoever asked gets it
+                    future.set_exception(error)
+            del future, action  # while this thread waits for its end, nothing of the job may live on
