@@ -13,10 +13,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import attrs
 from cattrs import Converter
-from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, override
 
-from s2pubsub.codec.strict import kind_of, step_of
+from s2pubsub.codec.strict import brief, kind_of, step_of
 from s2pubsub.errors import EncodeError
 from s2pubsub.event import Event
 
@@ -80,21 +79,18 @@ def structure(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
 
 
 def _structure(cls: type[T], mapping: Mapping[str, Any]) -> T:
-    try:
-        return _CONVERTER.structure(mapping, cls)
-    except (KeyError, ForbiddenExtraKeysError) as error:
-        names = [field.name for field in attrs.fields(cls)]
-        raise _wrong_keys(list(mapping), names) from error
-
-
-def _wrong_keys(keys: list[Any], names: list[str]) -> _Mismatch:
-    # A misspelt key first: it is why the right one is missing.
-    for key in keys:
-        if key not in names:
-            near = get_close_matches(str(key), names, n=1)
-            known = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
-            return _Mismatch(key, f"is not a known key; {known}")
-    return _Mismatch(next(name for name in names if name not in keys), "is missing")
+    fields = attrs.fields_dict(cls)
+    # Not left to cattrs, which would report the missing key before the misspelt one that was meant for it, and of which
+    # older versions fail on unknown keys that are no text.
+    for key in mapping:
+        if key not in fields:
+            near = get_close_matches(key if isinstance(key, str) else brief(key), fields, n=1)
+            known = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(fields)}"
+            raise _Mismatch(key, f"is not a known key; {known}")
+    for name, field in fields.items():
+        if field.default is attrs.NOTHING and name not in mapping:
+            raise _Mismatch(name, "is missing")
+    return _CONVERTER.structure(mapping, cls)
 
 
 def _structure_hook(cls: type[Any]) -> Callable[[Mapping[str, Any], Any], Any]:
@@ -121,8 +117,6 @@ def _fits(value: Any, expected: Any) -> bool:
         return type(value) in (float, int)
     if expected in (str, int, bool):
         return type(value) is expected
-    if expected is None:
-        return value is None
     # A Protocol that cannot be checked at run time is its user's to check.
     if expected is Any or getattr(expected, "_is_protocol", False):
         return True
