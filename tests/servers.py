@@ -7,7 +7,7 @@ does not depend on the library under test. Not for: faults on the wire (`tests.f
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import json
 import os
 import shutil
@@ -237,7 +237,12 @@ class EmbeddedServer(ServerProcess):
     def __init__(
         self, *, data: Path | None = None, port: int | None = None, env: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(port=port, env=env)
+        found = importlib.util.find_spec("s2pubsub")
+        assert found is not None
+        assert found.origin is not None
+        # The package under test, wherever this process has it from and whatever the folder it runs in.
+        path = str(Path(found.origin).parent.parent)
+        super().__init__(port=port, env={"PYTHONPATH": path, **(env or {})})
         self._data = data
 
     def command(self) -> list[str]:
@@ -281,10 +286,16 @@ def has_embedded() -> bool:
 
 
 def start_embedded() -> EmbeddedServer | ThreadServer:
-    """The embedded server, in a process of its own where the package has the command for it."""
-    if hasattr(importlib.import_module("s2pubsub.server"), "serve"):
-        return EmbeddedServer().start()
-    return ThreadServer()
+    """The embedded server, in a process of its own; in a thread if the command does not work.
+
+    The command has a test of its own; broken, it must not take all others with it.
+    """
+    server = EmbeddedServer()
+    try:
+        return server.start()
+    except RuntimeError:
+        server.close()
+        return ThreadServer()
 
 
 def missing(reason: str) -> None:

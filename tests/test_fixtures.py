@@ -65,10 +65,16 @@ def test_clients(pubsub: Any, make_pubsub: Callable[..., Any], basin: str) -> No
     assert make_pubsub().get_history("agent.stream.a") == [event]
 
 
-@pytest.mark.lite
-def test_lite_survives_a_crash(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda folder: servers.LiteServer(local_root=folder), marks=pytest.mark.lite, id="lite"),
+        pytest.param(lambda folder: servers.EmbeddedServer(data=folder), marks=pytest.mark.embedded, id="embedded"),
+    ],
+)
+def test_server_survives_a_crash(make: Callable[[Path], servers.ServerProcess], tmp_path: Path) -> None:
     """A durable server killed by SIGKILL comes back on its port with what was acknowledged."""
-    with servers.LiteServer(local_root=tmp_path) as server:
+    with make(tmp_path) as server:
         basin = server.make_basin(**servers.CREATE_STREAMS)
         append(server, basin, "s", "kept")
         port, pid = server.port, server.pid
@@ -79,6 +85,15 @@ def test_lite_survives_a_crash(tmp_path: Path) -> None:
         assert server.port == port
         assert server.pid != pid
         assert records(server, basin, "s") == ["kept"]
+
+
+@pytest.mark.embedded
+def test_embedded_server_in_a_thread() -> None:
+    """The embedded server in this process serves, and leaves no thread."""
+    with servers.ThreadServer() as server:
+        basin = server.make_basin(**servers.CREATE_STREAMS)
+        append(server, basin, "s", "x")
+        assert records(server, basin, "s") == ["x"]
 
 
 @pytest.mark.lite
