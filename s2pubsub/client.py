@@ -19,15 +19,13 @@ from s2pubsub.codec import RECORD_OVERHEAD, encode, event_inputs
 from s2pubsub.errors import (
     ClosedError,
     GroupNotSupportedError,
-    OperationTimeoutError,
     S2PubSubError,
     StoreError,
 )
 from s2pubsub.event import Event, build_event
-from s2pubsub.following import Feed, Sink
+from s2pubsub.following import Feed, Sink, find_tail
 from s2pubsub.history import HistoryReader
 from s2pubsub.registry import Registry, close_at_exit
-from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
@@ -256,7 +254,7 @@ class S2PubSub:
             raise ValueError("batch= exists on local topics only; use Subscription.batches() on durable ones")
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable, not {callback!r}")
-        tail, existed = self._find_tail(topic, stream, deadline)
+        tail, existed = find_tail(self._store, topic, stream, deadline, self._stop)
         first = tail if start == "latest" else 0 if start == "earliest" else max(0, int(start))
         if callback is None:
             return self._begin(topic, stream, first, existed, tail, None, None)
@@ -309,27 +307,6 @@ class S2PubSub:
         subscription = self._open.find_callback((topic, callback))
         if subscription is not None:
             subscription.close(timeout)
-
-    def _find_tail(self, topic: str, stream: str, deadline: Deadline) -> tuple[int, bool]:
-        """The tail and whether the stream exists. Tries again through an outage until ``deadline``."""
-        try:
-            for attempt in reconnecting(self._stop, lambda _: None, give_up=lambda: deadline.expired):
-                with attempt:
-                    if self._stop.is_set():
-                        raise ClosedError("the client is closed")
-                    try:
-                        return self._store.tail(stream, deadline), True
-                    except StoreError as error:
-                        if error.kind == "gone":
-                            return 0, False
-                        if error.kind == "outage":
-                            raise Interrupted(error) from error
-                        raise
-        except Interrupted as interrupted:
-            raise interrupted.reason from interrupted.reason.__cause__
-        except OperationTimeoutError:
-            raise OperationTimeoutError(f"subscribe to topic {topic!r}: the server did not answer in time") from None
-        raise AssertionError("the schedule ends by a return or an error")
 
     def _begin(
         self,

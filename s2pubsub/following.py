@@ -17,20 +17,22 @@ import threading
 import time
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import attrs
 from tenacity import RetryCallState
 
 from s2pubsub.codec import decode_batch
-from s2pubsub.errors import ClosedError, ReplayGapError, StoreError, TopicGoneError
+from s2pubsub.errors import ClosedError, OperationTimeoutError, ReplayGapError, StoreError, TopicGoneError
 from s2pubsub.event import Event
 from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.stats import Counters
-from s2pubsub.store import Batch, Reader, Store
+from s2pubsub.store import Batch, Reader, Store, StreamInfo
+
+T = TypeVar("T")
 
 MIB = 2**20
 
@@ -44,7 +46,6 @@ _LONG_LIVED = 5.0
 """Seconds after which a session that breaks is a fresh interruption although nothing was read: the longest wait."""
 
 _LOG_AGAIN = 60.0
-_LOOKUP_LIMIT = 10.0
 
 
 class Sink(Protocol):
@@ -99,7 +100,7 @@ class Follower:
         self._feed = feed
         self._next_index = feed.start
         self._reached = False  # the start: before that, an offset beyond the tail waits at the tail
-        self._created: Future[object] | None = None
+        self._created: Future[StreamInfo | None] | None = None  # the stream as it was when first read
         self._limited_reads: int | None = None  # None: unlimited sessions
         self._outage = Outage(feed.topic, feed.logger)
 
@@ -167,12 +168,12 @@ class Follower:
         feed = self._feed
         expected: int | None = None
         while True:
-            answer = self._await(reader)
+            answer = self._await(reader.request())
             if isinstance(answer, str):
                 return answer
             self._outage.over()
             if self._created is None:
-                self._created = feed.store.find_soon(feed.stream)  # type: ignore[assignment]
+                self._created = feed.store.find_for_reader(feed.stream)
             if answer.records:
                 schedule.attempt_number = 1
                 expected = self._check_contiguous(answer, expected)
@@ -184,18 +185,23 @@ class Follower:
                 if self._limited_reads is not None:
                     return "caught_up"
 
-    def _await(self, reader: Reader) -> Batch | str:
-        """The session's next answer; local events are delivered while it is outstanding."""
+    def _await(self, answer: Future[T]) -> T:
+        """What the store answers; local events are delivered while it is outstanding.
+
+        Raises:
+            ClosedError: told to stop meanwhile.
+        """
         feed = self._feed
-        answer = reader.request()
         answer.add_done_callback(lambda _: feed.wake.set())
         while not answer.done():
             feed.wake.wait()
             feed.wake.clear()
             feed.sink.deliver_local()
             if feed.stop.is_set():
-                return "stopped"
-        return "stopped" if answer.cancelled() else answer.result()
+                break
+        if not answer.done() or answer.cancelled():
+            raise ClosedError(f"the subscription to topic {feed.topic!r} is closed")
+        return answer.result()
 
     def _hand_on(self, batch: Batch) -> None:
         records = batch.records
@@ -231,12 +237,12 @@ class Follower:
     def _check_same_stream(self) -> None:
         """A stream that was deleted would be made anew by reading it, on a basin with create-on-read."""
         feed = self._feed
-        found = feed.store.find(feed.stream, Deadline.after(_LOOKUP_LIMIT), feed.stop)
+        found = self._await(feed.store.find_for_reader(feed.stream))
         if found is None or found.deleting:
             raise TopicGoneError(feed.topic)
         known = _created_at(self._created)
         if known is None:
-            self._created = feed.store.find_soon(feed.stream)  # type: ignore[assignment]
+            self._created = feed.store.find_for_reader(feed.stream)
         elif known != found.created_at:
             raise TopicGoneError(feed.topic)
 
@@ -288,10 +294,43 @@ class Outage:
             self._logger.info("subscription to topic %r goes on after %.1f s", self._topic, seconds)
 
 
-def _created_at(lookup: Future[object] | None) -> datetime | None:
+def _created_at(lookup: Future[StreamInfo | None] | None) -> datetime | None:
     if lookup is None or not lookup.done() or lookup.cancelled() or lookup.exception() is not None:
         return None
-    return getattr(lookup.result(), "created_at", None)
+    found = lookup.result()
+    return None if found is None else found.created_at
+
+
+def find_tail(store: Store, topic: str, stream: str, deadline: Deadline, stop: Stop) -> tuple[int, bool]:
+    """The tail of a topic and whether its stream exists. Tries again through an outage until ``deadline``.
+
+    Raises:
+        StoreError: the server refused, its name did not resolve, or the outage lasted.
+        OperationTimeoutError: no answer at all came in time.
+        ClosedError: ``stop`` was set.
+    """
+    last: StoreError | None = None
+    try:
+        for attempt in reconnecting(stop, lambda _: None, deadline):
+            with attempt:
+                if stop.is_set():
+                    raise ClosedError("the client is closed")
+                try:
+                    return store.tail(stream, deadline), True
+                except StoreError as error:
+                    if error.kind == "gone":
+                        return 0, False
+                    if error.kind == "outage":
+                        last = error
+                        raise Interrupted(error) from error
+                    raise
+    except Interrupted as interrupted:
+        raise interrupted.reason from interrupted.reason.__cause__
+    except OperationTimeoutError:
+        if last is not None:
+            raise last from last.__cause__
+        raise OperationTimeoutError(f"subscribe to topic {topic!r}: the server did not answer in time") from None
+    raise AssertionError("the schedule ends by a return or an error")
 
 
 def stopped(error: BaseException, stop: Stop) -> bool:

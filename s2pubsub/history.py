@@ -8,11 +8,12 @@ again at the next index. Nothing retained although the tail is ahead is a replay
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import wait
 
 from tenacity import RetryCallState
 
 from s2pubsub.codec import decode_batch
-from s2pubsub.errors import OperationTimeoutError, ReplayGapError, StoreError, TopicGoneError
+from s2pubsub.errors import ClosedError, OperationTimeoutError, ReplayGapError, StoreError, TopicGoneError
 from s2pubsub.event import Event
 from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.deadline import Deadline
@@ -99,8 +100,10 @@ class HistoryReader:
         """One batch of the session, which is opened if there is none."""
         deadline = Deadline.after(self._timeout)
         try:
-            for attempt in reconnecting(self._stop, self._log_attempt, give_up=lambda: deadline.expired):
+            for attempt in reconnecting(self._stop, self._log_attempt, deadline):
                 with attempt:
+                    if self._stop.is_set():
+                        raise ClosedError("the client is closed")
                     return self._try_next(deadline)
         except Interrupted as interrupted:
             raise interrupted.reason from interrupted.reason.__cause__
@@ -135,15 +138,12 @@ class HistoryReader:
 
     def _answer(self, reader: Reader, deadline: Deadline) -> Batch | End:
         request = reader.request()
-        try:
-            return request.result(deadline.remaining())
-        except TimeoutError:
-            if request.done():
-                raise
-            self._close()
-            raise OperationTimeoutError(
-                f"history of topic {self._topic!r} did not come within {self._timeout} s"
-            ) from None
+        wait([request], deadline.remaining())
+        if request.cancelled():
+            raise ClosedError("the client is closed")
+        if not request.done():
+            raise OperationTimeoutError(f"history of topic {self._topic!r} did not come within {self._timeout} s")
+        return request.result()
 
     def _close(self) -> None:
         if self._reader is not None:

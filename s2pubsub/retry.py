@@ -14,12 +14,19 @@ from tenacity.nap import sleep_using_event
 from tenacity.wait import wait_exponential, wait_random
 
 from s2pubsub.errors import StoreError
+from s2pubsub.runtime.deadline import NEVER, Deadline
 
 if TYPE_CHECKING:
     from s2pubsub.runtime.worker import Stop
 
 MISSING_STREAM_TRIES = 3
 """An append that creates its stream can be answered 404 when several race for it; after this many it is meant."""
+
+_LONGEST = 60.0
+"""Seconds, longer than any wait."""
+
+_TOO_LATE = 0.1
+"""Seconds before a deadline in which no further attempt is begun."""
 
 
 class Interrupted(Exception):
@@ -30,20 +37,19 @@ class Interrupted(Exception):
         self.reason = reason
 
 
-def reconnecting(
-    stop: Stop, before_wait: Callable[[RetryCallState], None], give_up: Callable[[], bool] = lambda: False
-) -> Retrying:
+def reconnecting(stop: Stop, before_wait: Callable[[RetryCallState], None], deadline: Deadline = NEVER) -> Retrying:
     """A reader's schedule: waits of 0.25 s doubling to 5 s, each with up to 0.25 s of jitter.
 
-    ``stop`` ends a wait; the attempt after it must look at ``stop`` first. When ``give_up()`` is True the last
-    ``Interrupted`` is raised.
+    ``stop`` ends a wait; the attempt after it must look at ``stop`` first. Near ``deadline`` the waits become shorter,
+    so that the last attempt still has time; then the last ``Interrupted`` is raised.
 
     Set ``attempt_number`` of the attempt's state to 1 once something was read: the next wait is the first one again.
     """
+    waits = wait_exponential(multiplier=0.25, max=5) + wait_random(0, 0.25)
     return Retrying(
         retry=retry_if_exception_type(Interrupted),
-        wait=wait_exponential(multiplier=0.25, max=5) + wait_random(0, 0.25),
-        stop=lambda state: give_up(),
+        wait=lambda state: min(waits(state), deadline.remaining_at_most(_LONGEST) / 2),
+        stop=lambda state: deadline.remaining_at_most(_LONGEST) < _TOO_LATE,
         sleep=sleep_using_event(stop),  # type: ignore[arg-type]  # it calls nothing but wait()
         before_sleep=before_wait,
         reraise=True,

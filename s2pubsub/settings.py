@@ -117,13 +117,12 @@ class Settings:
     def make_client(self, retry: s2_sdk.Retry | None = None) -> s2_sdk.S2:
         """A client of the SDK for these completed settings."""
         client = self.client
-        if isinstance(client, s2_sdk.S2):
-            return client
-        if client is not None:
-            return client()
-        assert self.access_token is not None
-        assert not isinstance(self.endpoints, str)
-        return s2_sdk.S2(self.access_token, endpoints=self.endpoints, retry=retry)
+        if client is None:
+            assert self.access_token is not None
+            assert not isinstance(self.endpoints, str)
+            made: s2_sdk.S2 = s2_sdk.S2(self.access_token, endpoints=self.endpoints, retry=retry)
+            return made
+        return client() if callable(client) else client
 
 
 def _endpoints(given: s2_sdk.Endpoints | str | None) -> s2_sdk.Endpoints:

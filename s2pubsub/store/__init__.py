@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -16,7 +17,7 @@ from typing import TypeVar
 import attrs
 import s2_sdk
 
-from s2pubsub.errors import ClosedError, StoreError
+from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError, StoreError
 from s2pubsub.retry import republishing
 from s2pubsub.runtime.deadline import NEVER, Deadline
 from s2pubsub.runtime.loop import IOLoop
@@ -97,14 +98,20 @@ class Store:
 
     def commit(self, stream: str, body: bytes, deadline: Deadline) -> int:
         """Append one record together with what others append to ``stream`` now; return its sequence number."""
-        return self._loop.call(self._commit(stream, body), deadline)
+        with self._outcomes():
+            return self._loop.call(self._commit(stream, body), deadline)
 
     async def _commit(self, stream: str, body: bytes) -> int:
         group = self._commits.get(stream)
         if group is None:
             group = self._commits[stream] = GroupCommit(lambda bodies: self._append_bodies(stream, bodies))
+        began = time.monotonic()
         try:
             return await group.commit(body)
+        except OperationTimeoutError:
+            # The append itself goes on for the other callers of its batch.
+            self._write.doubt(began)
+            raise
         finally:
             if group.idle and self._commits.get(stream) is group:
                 del self._commits[stream]
@@ -120,7 +127,21 @@ class Store:
             ConditionError: ``match_seq_num`` is not the stream's next sequence number.
         """
         records = [s2_sdk.Record(body=body) for body in bodies]
-        return self._loop.call(self._append_retrying(stream, records, deadline, match_seq_num), deadline)
+        with self._outcomes():
+            return self._loop.call(self._append_retrying(stream, records, deadline, match_seq_num), deadline)
+
+    @contextlib.contextmanager
+    def _outcomes(self) -> Iterator[None]:
+        """Every failed append says what is known of its records; what the closing of the loop has ended says so."""
+        try:
+            yield
+        except S2PubSubError as error:
+            outcome = error.outcome = error.outcome or "unknown"
+            if self._loop.closed and isinstance(error, OperationTimeoutError):
+                closed = ClosedError("the client was closed during the call")
+                closed.outcome = outcome
+                raise closed from error
+            raise
 
     async def _append_retrying(
         self, stream: str, records: list[s2_sdk.Record], deadline: Deadline, match_seq_num: int | None
@@ -129,12 +150,12 @@ class Store:
         try:
             async for attempt in republishing(lambda: deadline.expired):
                 with attempt:
+                    last = None
                     try:
                         ack = await self.append_once(stream, records, match_seq_num=match_seq_num)
                     except StoreError as error:
                         last = error
                         raise
-                    last = None
                     return ack.start.seq_num
         except asyncio.CancelledError:
             if last is not None and last.outcome == "not_stored":
@@ -181,7 +202,7 @@ class Store:
 
     async def _tail(self, stream: str) -> int:
         doing = f"tail of stream {stream!r}"
-        position = await self._write.run(doing, lambda s2: self._stream(s2, stream).check_tail())
+        position: s2_sdk.StreamPosition = await self._write.run(doing, lambda s2: self._stream(s2, stream).check_tail())
         return position.seq_num
 
     def read(self, stream: str, start: int, count: int, deadline: Deadline) -> list[s2_sdk.SequencedRecord]:
@@ -193,7 +214,7 @@ class Store:
         return self._loop.call(self._read_once(stream, start, count), deadline)
 
     async def _read_once(self, stream: str, start: int, count: int) -> list[s2_sdk.SequencedRecord]:
-        batch = await self._write.run(
+        batch: s2_sdk.ReadBatch = await self._write.run(
             f"read of stream {stream!r} from {start}",
             lambda s2: self._stream(s2, stream).read(
                 start=s2_sdk.SeqNum(start), limit=s2_sdk.ReadLimit(count=count), stream_config=self._stream_config
@@ -237,14 +258,16 @@ class Store:
         """The stream as it is listed, or None. Creates nothing."""
         return self._loop.call(self.find_async(stream), deadline, stop)
 
-    def find_soon(self, stream: str) -> Future[StreamInfo | None]:
-        """``find`` without waiting for its answer."""
-        return self._loop.submit(self.find_async(stream))
+    def find_for_reader(self, stream: str) -> Future[StreamInfo | None]:
+        """``find`` on the read lane, without waiting for its answer: as soon as the reader's own session would open."""
+        return self._loop.submit(self.find_async(stream, self._read))
 
-    async def find_async(self, stream: str) -> StreamInfo | None:
-        """``find`` on the I/O loop."""
+    async def find_async(self, stream: str, lane: Lane | None = None) -> StreamInfo | None:
+        """``find`` on the I/O loop, by default on the write lane."""
         doing = f"look-up of stream {stream!r}"
-        page = await self._write.run(doing, lambda s2: s2.basin(self.basin).list_streams(prefix=stream, limit=1))
+        page = await (lane or self._write).run(
+            doing, lambda s2: s2.basin(self.basin).list_streams(prefix=stream, limit=1)
+        )
         found = page.items[0] if page.items else None
         return _info(found) if found is not None and found.name == stream else None
 
@@ -329,7 +352,8 @@ class Store:
         await asyncio.gather(self._write.close(), self._read.close())
 
     def _stream(self, s2: s2_sdk.S2, stream: str) -> s2_sdk.S2Stream:
-        return s2.basin(self.basin).stream(stream, encryption_key=self._encryption_key)
+        handle: s2_sdk.S2Stream = s2.basin(self.basin).stream(stream, encryption_key=self._encryption_key)
+        return handle
 
 
 class Reader:

@@ -25,7 +25,11 @@ _NEVER_STARTED = frozenset(
 )
 """Answers which promise that the call had no effect, besides the refusals (4xx other than 408)."""
 
+_CLIENT_CLOSED = "Pool is closed"
+"""What the SDK says of a client that was closed under a call, which it may have been sent before."""
+
 _REMEDIES = {
+    "stream_not_found": "appends make streams where the basin has create-stream-on-append; ensure_basin() turns it on",
     "basin_not_found": "create it with ensure_basin(), or correct basin= or S2_BASIN",
     "authn": "check access_token= or S2_ACCESS_TOKEN",
     "permission_denied": "the access token does not allow it",
@@ -100,10 +104,7 @@ def _from_client(error: BaseException, doing: str) -> S2PubSubError:
         return closed
     transport = any(isinstance(cause, (sdk_private.TransportError, OSError, TimeoutError)) for cause in chain)
     if not transport:
-        # An argument that the SDK refuses, or a fault in the SDK: trying again gives the same.
-        result = StoreError(f"{doing}: {error}", code="client", status=None, kind="refused")
-        result.outcome = "not_stored"
-        return result
+        return _from_fault(error, doing, inner=len(chain) > 1)
     kind: Kind = "outage"
     outcome_known = False
     remedy = ""
@@ -123,20 +124,27 @@ def _from_client(error: BaseException, doing: str) -> S2PubSubError:
     return result
 
 
+def _from_fault(error: BaseException, doing: str, *, inner: bool) -> StoreError:
+    """``inner``: something broke inside the SDK, and a fresh client may do; else it refused an argument, as it will."""
+    result = StoreError(f"{doing}: {error}", code="client", status=None, kind="outage" if inner else "refused")
+    result.outcome = "unknown" if inner or _CLIENT_CLOSED in str(error) else "not_stored"
+    return result
+
+
 def is_broken_client(error: BaseException) -> bool:
     """Whether ``error`` says that the SDK client, not the server or one connection, is of no more use.
 
-    A closed connection is not: the SDK opens another one. Silence is, and so is any fault that is no transport error
-    and no server's answer, unless it is about an argument (those have no cause).
+    A closed or refused connection is not: the SDK opens another one. Silence is, and so is any fault that is no
+    transport error and no server's answer, unless it is about an argument (those have no cause).
     """
-    if isinstance(error, s2_sdk.S2ServerError):
-        return False
     chain = list(_causes(error))
+    if any(isinstance(cause, (s2_sdk.S2ServerError, sdk_private.ConnectError)) for cause in chain):
+        return False
     if any(isinstance(cause, (sdk_private.ReadTimeoutError, TimeoutError)) for cause in chain):
         return True
     if any(isinstance(cause, (sdk_private.TransportError, OSError)) for cause in chain):
         return False
-    return len(chain) > 1 or "closed" in str(error)
+    return len(chain) > 1 or _CLIENT_CLOSED in str(error)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

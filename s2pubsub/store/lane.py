@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import s2_sdk
 
-from s2pubsub.errors import ClosedError, StoreError
+from s2pubsub.errors import ClosedError
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.store.failures import classify, is_broken_client
 
@@ -59,6 +59,7 @@ class Lane:
         self._all: set[Tenancy] = set()
         self._making = asyncio.Lock()
         self._closers: set[asyncio.Task[None]] = set()
+        self._closed = False
         self.replaced = 0
 
     def _reset_in_child(self) -> None:
@@ -114,10 +115,19 @@ class Lane:
                 self.retire(tenancy)
             elif isinstance(error, s2_sdk.S2ServerError):
                 tenancy.heard_at = time.monotonic()
+            elif self._closed:
+                closed = ClosedError(f"{doing}: the client was closed meanwhile")
+                closed.outcome = "unknown"
+                raise closed from error
             raise classify(error, doing) from error
         finally:
             watch.cancel()
             self.leave(tenancy)
+
+    def doubt(self, since: float) -> None:
+        """Somebody gave up waiting for an answer that was due since ``since``."""
+        if self._current is not None and time.monotonic() - since >= _NOTICEABLE:
+            self._give_up_if_silent(self._current, since)
 
     def _give_up_if_silent(self, tenancy: Tenancy, since: float) -> None:
         if tenancy.heard_at < since:
@@ -138,6 +148,7 @@ class Lane:
 
     async def close(self) -> None:
         """Close every client, retired ones included."""
+        self._closed = True
         self._current = None
         await asyncio.gather(*(self._close(tenancy) for tenancy in tuple(self._all)), *self._closers)
 
@@ -147,8 +158,3 @@ def _refuse_inherited() -> s2_sdk.S2:
         "the ready-made S2 client belongs to the parent process; pass client=<a callable that makes one> to use this "
         "S2PubSub after a fork"
     )
-
-
-def no_answer(doing: str) -> StoreError:
-    """The error for a connection that was closed under a call."""
-    return StoreError(f"{doing}: the connection was closed", code="connection", status=None, kind="outage")

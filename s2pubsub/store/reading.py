@@ -28,6 +28,8 @@ tail). After this many seconds the close is cancelled and called again, until it
 
 _CLOSE_TRIES = 25
 
+_ONCE = s2_sdk.Retry(max_attempts=1)
+
 End = Literal["ended", "parked"]
 
 
@@ -143,18 +145,18 @@ async def open_session(
     """Open a session at the sequence number ``start``. The first ``next`` reports whether the server accepted it."""
     tenancy = await lane.enter()
     try:
-        session = (
-            tenancy.s2.basin(basin)
-            .stream(stream, encryption_key=encryption_key)
-            .read_session(
-                start=s2_sdk.SeqNum(start),
-                limit=limit,
-                wait=wait,
-                clamp_to_tail=clamp,
-                # We skip them ourselves: the SDK's filter makes holes that look like a gap.
-                ignore_command_records=False,
-                stream_config=stream_config,
-            )
+        handle = tenancy.s2.basin(basin).stream(stream, encryption_key=encryption_key)
+        # Whoever made the client: were the SDK to retry, it would make a stream anew that has been deleted (on a basin
+        # with create-on-read). It has no public way to say so for one session.
+        handle._retry = _ONCE
+        session = handle.read_session(
+            start=s2_sdk.SeqNum(start),
+            limit=limit,
+            wait=wait,
+            clamp_to_tail=clamp,
+            # We skip them ourselves: the SDK's filter makes holes that look like a gap.
+            ignore_command_records=False,
+            stream_config=stream_config,
         )
     except Exception as error:
         lane.leave(tenancy)
