@@ -78,7 +78,7 @@ def structure(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
         raise ValueError(f"{where}{step_of(error.key)}: {error.problem}") from None
 
 
-def _structure(cls: type[T], mapping: Mapping[str, Any]) -> T:
+def _structure(cls: type[T], mapping: Mapping[Any, Any]) -> T:
     fields = attrs.fields_dict(cls)
     # Not left to cattrs, which would report the missing key before the misspelt one that was meant for it, and of which
     # older versions fail on unknown keys that are no text.
