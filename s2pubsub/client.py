@@ -6,9 +6,9 @@ outside the prefix, and events published with ``local_only``, stay in this proce
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +29,7 @@ from s2pubsub.registry import Registry, close_at_exit
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
+from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.settings import DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_SIZE, Settings
 from s2pubsub.stats import Counters, Stats
@@ -105,7 +106,7 @@ class S2PubSub:
         close_at_exit(self)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant, since a signal handler may close in the middle of subscribe
         self._closed = False
         self._stop = Stop()
         self._open = Registry()
@@ -325,18 +326,10 @@ class S2PubSub:
             sink = Queue(first, *bounds)
         else:
             sink = Calls(topic, first, callback, on_error, stop, bounds, self._logger)
-        feed = Feed(
-            topic, stream, first, existed, self._store, sink, stop, threading.Event(), self._counters, self._logger
-        )
+        feed = Feed(topic, stream, first, existed, self._store, sink, stop, Wake(), self._counters, self._logger)
         with self._lock:
             self._check_open()
-            subscription = begin(
-                feed,
-                on_end=self._open.forgetter(),
-                # A callback's client lives as long as its thread, although nobody may hold the handle.
-                keep_alive=None if callback is None else self,
-                replay_to=tail,
-            )
+            subscription = begin(feed, on_end=self._open.forgetter(), client=self, replay_to=tail)
             self._open.add(subscription)
         return subscription
 
@@ -354,7 +347,12 @@ class S2PubSub:
 
     def iter_history(self, topic: str, offset: int = 0, *, timeout: float | None = 30.0) -> Iterator[Event]:
         """``get_history`` one event at a time, in bounded memory. Checks its arguments at the call."""
-        return (event for batch in self._history(topic, offset, timeout) for event in batch)
+        return self._one_by_one(self._history(topic, offset, timeout))
+
+    def _one_by_one(self, batches: Iterator[list[Event]]) -> Iterator[Event]:
+        # A method, so that the client lives as long as its iterator.
+        for batch in batches:
+            yield from batch
 
     def _history(self, topic: str, offset: int, timeout: float | None) -> Iterator[list[Event]]:
         if isinstance(offset, bool) or not isinstance(offset, int):
@@ -491,17 +489,13 @@ class S2PubSub:
         """End subscriptions, publishers and leases, close the connections and end the threads. Idempotent.
 
         All of it within ``timeout`` seconds; a thread that stays is warned about by name. Called from a callback it
-        does not wait for threads.
+        does not wait for threads. A close that was interrupted, or whose time was up, is completed by another one.
         """
         deadline = Deadline.after(timeout)
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
         self._stop.set()
         self._open.close(deadline)
-        with contextlib.suppress(S2PubSubError):  # the connections are broken, or did not close in time
-            self._store.close(deadline)
         self._loop.close(deadline)
 
     def __enter__(self) -> Self:
@@ -514,8 +508,9 @@ class S2PubSub:
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)
-        if loop is not None:
+        if loop is not None and loop.started:
             loop.signal_close()
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"<S2PubSub on basin {self.basin!r}, {'closed' if self._closed else 'open'}>"

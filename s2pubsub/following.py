@@ -13,7 +13,6 @@ Not for: queues and handles (``subscription``), connections (``store``).
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from concurrent.futures import Future
 from datetime import datetime
@@ -28,6 +27,7 @@ from s2pubsub.event import Event
 from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.loop import Log
+from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.stats import Counters
 from s2pubsub.store import Batch, Reader, Store, StreamInfo
@@ -88,7 +88,7 @@ class Feed:
     store: Store
     sink: Sink
     stop: Stop
-    wake: threading.Event
+    wake: Wake
     counters: Counters
     logger: Log
 
@@ -195,7 +195,6 @@ class Follower:
         answer.add_done_callback(lambda _: feed.wake.set())
         while not answer.done():
             feed.wake.wait()
-            feed.wake.clear()
             feed.sink.deliver_local()
             if feed.stop.is_set():
                 break

@@ -24,7 +24,7 @@ class Registry:
         self._lock = threading.RLock()
         self._known: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._callbacks: dict[Hashable, Subscription] = {}
-        self._making: dict[Hashable, threading.Lock] = {}
+        self._making = threading.RLock()
 
     def add(self, subscription: Subscription) -> None:
         """Know ``subscription``."""
@@ -32,18 +32,16 @@ class Registry:
             self._known.add(subscription)
 
     def callback_subscription(self, key: Hashable, make: Callable[[], Subscription]) -> Subscription:
-        """The open subscription for ``key``, made if there is none; one only, whatever threads ask at once."""
-        with self._lock:
-            making = self._making.setdefault(key, threading.Lock())
-        with making:
+        """The open subscription for ``key``, made (without I/O) if there is none: one, whatever threads ask at once."""
+        with self._making:
             found = self.find_callback(key)
             if found is None:
                 found = make()
                 with self._lock:
                     self._callbacks[key] = found
-        with self._lock:
-            self._making.pop(key, None)
-        return found
+                if found.ended:  # before we kept it
+                    self._forget_ended()
+            return found
 
     def find_callback(self, key: Hashable) -> Subscription | None:
         """The open subscription for ``key``."""
@@ -64,7 +62,7 @@ class Registry:
 
     def _forget_ended(self) -> None:
         with self._lock:
-            for key in [key for key, subscription in self._callbacks.items() if subscription.closed]:
+            for key in [key for key, subscription in self._callbacks.items() if subscription.ended]:
                 del self._callbacks[key]
 
     def subscriptions(self) -> list[Subscription]:
@@ -79,11 +77,15 @@ class Registry:
                 subscription.offer_local(event)
 
     def close(self, deadline: Deadline, topic: str | None = None) -> None:
-        """Close every subscription (of ``topic``). All are told to stop before the first one is waited for."""
-        subscriptions = [s for s in self.subscriptions() if topic is None or s.topic == topic]
-        for subscription in subscriptions:
+        """Close every subscription (of ``topic``). All are told to stop before the first one is waited for.
+
+        Those that were told before and still have a callback running are waited for as well.
+        """
+        with self._lock:
+            running = [s for s in self._known if not s.ended and topic in (None, s.topic)]
+        for subscription in running:
             subscription.stop()
-        for subscription in subscriptions:
+        for subscription in running:
             subscription.close(deadline.remaining())
 
 

@@ -6,7 +6,6 @@ more is collected, says so with a ResourceWarning, and its thread ends.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,9 +15,11 @@ from typing import Self
 from s2pubsub.errors import ClosedError, OperationTimeoutError
 from s2pubsub.event import Event
 from s2pubsub.following import Feed, Follower, stopped
-from s2pubsub.runtime.channel import Channel, ChannelEnd
+from s2pubsub.runtime.channel import Channel, ChannelEnd, fresh
 from s2pubsub.runtime.deadline import NEVER, Deadline, check_timeout
+from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.loop import Log
+from s2pubsub.runtime.wake import Flag
 from s2pubsub.runtime.worker import Stop, Worker
 
 Callback = Callable[[Event], object]
@@ -33,9 +34,10 @@ class Subscription(Iterator[Event]):
     buffered comes first, then the error, every time.
     """
 
-    def __init__(self, feed: Feed, life: Life, *, replay_to: int) -> None:
+    def __init__(self, feed: Feed, life: Life, client: object, *, replay_to: int) -> None:
         self._feed = feed
         self._life = life
+        self._client = client  # which would be closed if nobody held it
         self._replay_to = replay_to
         self._channel = feed.sink.channel if isinstance(feed.sink, Queue) else None
         if self._channel is not None:
@@ -131,7 +133,12 @@ class Subscription(Iterator[Event]):
     @property
     def closed(self) -> bool:
         """Whether the subscription was closed or has ended by itself."""
-        return self._feed.stop.is_set() or self._life.ended.is_set()
+        return self._feed.stop.is_set() or self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether its thread has done its work: no callback runs any more."""
+        return self._life.ended.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the subscription ends, by ``close()`` or by itself; raise the failure that ended it.
@@ -141,8 +148,9 @@ class Subscription(Iterator[Event]):
         """
         if not self._life.ended.wait(check_timeout(timeout)):
             raise OperationTimeoutError(f"the subscription to topic {self.topic!r} goes on after {timeout} s")
-        if self._life.error is not None:
-            raise self._life.error
+        error = fresh(self._life.error)
+        if error is not None:
+            raise error from error.__cause__
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End the subscription; iteration just ends, what is queued is discarded. Idempotent, from any thread.
@@ -178,9 +186,10 @@ class Subscription(Iterator[Event]):
     def __del__(self) -> None:
         feed = getattr(self, "_feed", None)
         if feed is not None and not feed.stop.is_set():
-            if not self._life.ended.is_set():
-                warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
-            feed.stop.set()
+            open_still = not self.ended
+            feed.stop.set()  # before the warning, which may be an error
+            if open_still:
+                warnings.warn(f"unclosed subscription to {self.topic!r}", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -284,19 +293,30 @@ class Calls:
 
 
 class Life:
-    """How a subscription's thread starts and ends."""
+    """How a subscription's thread starts and ends.
+
+    Args:
+        on_end: called on the thread at its end.
+        keep_alive: what lives as long as the thread.
+    """
 
     def __init__(self, feed: Feed, on_end: Callable[[], None], keep_alive: object) -> None:
         self.error: Exception | None = None
-        self.ended = threading.Event()
-        self._stop = feed.stop
+        self.ended = Flag()
         self._worker = Worker(f"s2pubsub-sub-{feed.topic}", _follow, feed, self, on_end, keep_alive)
+        reset_in_child(self)
 
     def start(self) -> None:
         self._worker.start()
 
     def finish(self, deadline: Deadline) -> None:
         self._worker.finish(deadline)
+
+    def _reset_in_child(self) -> None:
+        if not self.ended.is_set():
+            self.error = inherited()
+            self.ended = Flag()
+            self.ended.set()
 
 
 def _follow(feed: Feed, life: Life, on_end: Callable[[], None], keep_alive: object) -> None:
@@ -313,12 +333,13 @@ def _follow(feed: Feed, life: Life, on_end: Callable[[], None], keep_alive: obje
         on_end()
 
 
-def begin(feed: Feed, *, on_end: Callable[[], None], keep_alive: object, replay_to: int) -> Subscription:
-    """Start the worker of ``feed`` and return its handle."""
+def begin(feed: Feed, *, on_end: Callable[[], None], client: object, replay_to: int) -> Subscription:
+    """Start the worker of ``feed`` and return its handle. ``client`` is kept as long as somebody may need it."""
     feed.stop.add(feed.wake.set)
     feed.stop.add(feed.sink.close)
-    life = Life(feed, on_end, keep_alive)
-    subscription = Subscription(feed, life, replay_to=replay_to)
+    # A callback is called although nobody may hold the handle.
+    life = Life(feed, on_end, keep_alive=None if isinstance(feed.sink, Queue) else client)
+    subscription = Subscription(feed, life, client, replay_to=replay_to)
     try:
         life.start()
     except BaseException:

@@ -137,7 +137,7 @@ class Channel(Generic[T]):
                     if self._batches:
                         continue
                     if self._end is not None:
-                        raise ChannelEnd(_fresh(self._end.error))
+                        raise ChannelEnd(fresh(self._end.error))
                 if last:
                     raise TimeoutError
                 last = not wake.wait(deadline.remaining())
@@ -227,7 +227,7 @@ class Channel(Generic[T]):
         self._end = ChannelEnd(inherited())
 
 
-def _fresh(error: Exception | None) -> Exception | None:
+def fresh(error: Exception | None) -> Exception | None:
     """A copy of ``error`` for one more reader: raising one object from several threads mixes their tracebacks."""
     if error is None:
         return None

@@ -20,6 +20,7 @@ import s2_sdk
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError, StoreError
 from s2pubsub.retry import republishing
 from s2pubsub.runtime.deadline import NEVER, Deadline
+from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.store.commit import GroupCommit
@@ -34,8 +35,6 @@ T = TypeVar("T")
 Record = s2_sdk.SequencedRecord
 
 MakeClient = Callable[[], s2_sdk.S2]
-
-_CLOSE_LIMIT = 1.0
 
 
 @attrs.frozen
@@ -93,6 +92,11 @@ class Store:
         self._stream_config = stream_config
         self._encryption_key = encryption_key
         self._commits: dict[str, GroupCommit] = {}
+        loop.at_end = self._close_lanes
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
+        self._commits = {}  # what the parent has in flight is the parent's to store
 
     # -- appends -------------------------------------------------------------------------------------------------
 
@@ -343,12 +347,8 @@ class Store:
         """How many SDK clients were given up because their connection went silent."""
         return self._write.replaced + (self._read.replaced if self._read is not self._write else 0)
 
-    def close(self, deadline: Deadline) -> None:
-        """Close the connections, within ``deadline`` and a second at most."""
-        if self._loop.started:
-            self._loop.call(self._close(), Deadline.after(deadline.remaining_at_most(_CLOSE_LIMIT)))
-
-    async def _close(self) -> None:
+    async def _close_lanes(self) -> None:
+        """Close the connections: when the loop ends."""
         await asyncio.gather(self._write.close(), self._read.close())
 
     def _stream(self, s2: s2_sdk.S2, stream: str) -> s2_sdk.S2Stream:
