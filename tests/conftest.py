@@ -89,7 +89,9 @@ def _no_thread_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = _ours()
     yield
     if "server" in request.fixturenames:
-        gc.collect()  # what was dropped unclosed complains in the test that dropped it
+        # What was dropped unclosed shall complain in the test that dropped it.
+        request.node.funcargs.clear()
+        gc.collect()
     for thread in _ours() - before:
         thread.join(LEAVE_LIMIT)
     left = sorted(thread.name for thread in _ours() - before)
