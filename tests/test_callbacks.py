@@ -116,7 +116,7 @@ def test_a_hook_that_raises_is_logged_too(pubsub: S2PubSub, caplog: pytest.LogCa
         raise ValueError("the callback's")
 
     def hook(error: BaseException) -> None:
-        raise SystemExit("the hook's")
+        raise SystemExit("the hook's") from None
 
     failing = Calls(fail)
     with pubsub.subscribe(TOPIC, failing, on_error=hook):
