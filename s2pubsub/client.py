@@ -10,6 +10,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from random import Random
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +25,10 @@ from s2pubsub.errors import (
 )
 from s2pubsub.event import Event, build_event
 from s2pubsub.following import Feed, Sink, find_tail
+from s2pubsub.held_lease import HeldLeases
 from s2pubsub.history import HistoryReader
+from s2pubsub.lease_register import SYSTEM_CLOCK, Clock
+from s2pubsub.leases import S2LeaseProvider
 from s2pubsub.registry import Registry, close_at_exit
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
@@ -101,6 +105,7 @@ class S2PubSub:
         )
         self._inner = inner
         self._counters = Counters()
+        self._held = HeldLeases()
         self._reset()
         reset_in_child(self)
         close_at_exit(self)
@@ -412,6 +417,34 @@ class S2PubSub:
                 raise
             self._logger.warning("topic %r was not cleared: %s", topic, error)
 
+    # -- leases --------------------------------------------------------------------------------------------------
+
+    def get_lease_provider(self, *, clock: Clock = SYSTEM_CLOCK, random: Random | None = None) -> S2LeaseProvider:
+        """Leases on this basin, for agents that share work.
+
+        Args:
+            clock: what expiries are compared with; tests move it.
+            random: for nonces and the jitter of waits; by default from the operating system.
+        """
+        return S2LeaseProvider(
+            self._store,
+            self._settings.stream_prefix,
+            self._open_stop,
+            self._held,
+            self._logger,
+            clock=clock,
+            random=random,
+        )
+
+    @property
+    def leases(self) -> S2LeaseProvider:
+        """``get_lease_provider()``."""
+        return self.get_lease_provider()
+
+    def _open_stop(self) -> Stop:
+        self._check_open()
+        return self._stop
+
     # -- the basin -----------------------------------------------------------------------------------------------
 
     def ensure_basin(
@@ -455,6 +488,7 @@ class S2PubSub:
         return Stats(
             subscriptions=len(subscriptions),
             queued=sum(subscription.queued for subscription in subscriptions),
+            leases=len(self._held),
             published=self._counters.published,
             delivered=self._counters.delivered,
             reconnects=self._counters.reconnects,
@@ -496,7 +530,9 @@ class S2PubSub:
             self._closed = True
         self._stop.set()
         self._open.close(deadline)
+        self._held.release(deadline)  # after the callbacks, whose work they may guard
         self._loop.close(deadline)
+        self._held.join(deadline)
 
     def __enter__(self) -> Self:
         return self
