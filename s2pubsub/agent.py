@@ -1,0 +1,127 @@
+"""An agent whose answers are durable: a plain generator of chunks, run on a bounded pool of threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from s2pubsub.errors import ClosedError
+from s2pubsub.observation import Observation
+from s2pubsub.run_writer import Run
+from s2pubsub.runs import Adapter, Runs, write_items
+from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.runtime.fork import reset_in_child
+from s2pubsub.runtime.worker import Worker
+from s2pubsub.topic import thread_name
+
+DEFAULT_WORKERS = 16
+
+
+class DurableAgent:
+    """Runs ``generate(*args, **kwargs)`` as a durable run. Thread-safe.
+
+    Args:
+        generate: called on a worker thread; yields strings, chunks, or objects for ``adapter``.
+        runs: where its runs are written.
+        workers: how many run at a time; more wait for their turn, their ``start`` stored already.
+        adapter: turns what ``generate`` yields into text or chunks.
+    """
+
+    def __init__(
+        self,
+        generate: Callable[..., Iterable[Any]],
+        runs: Runs,
+        *,
+        workers: int = DEFAULT_WORKERS,
+        adapter: Adapter | None = None,
+    ) -> None:
+        if isinstance(workers, bool) or not isinstance(workers, int):
+            raise TypeError(f"workers must be an int, not {workers!r}")
+        if workers < 1:
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        self.runs = runs
+        self._generate = generate
+        self._adapter = adapter
+        self._limit = workers
+        self._reset()
+        reset_in_child(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Run, tuple[Any, ...], dict[str, Any]]] = deque()
+        self._workers: set[Worker] = set()
+        self._closed = False
+
+    def stream(self, *args: Any, run_id: str | None = None, **kwargs: Any) -> Observation:
+        """Start a run and return at once: an iterator over its events, which knows its ``run_id``.
+
+        The run goes on when the iterator is closed or the caller's request ends.
+
+        Raises:
+            RunExistsError: the id is taken.
+        """
+        if self._closed:
+            raise ClosedError("the agent is closed")
+        run = self.runs.start(run_id)
+        with self._lock:
+            self._waiting.append((run, args, kwargs))
+            if len(self._workers) < self._limit:
+                self._start_worker(run.id)
+        return self.runs.observe(run.id)
+
+    def observe(self, run_id: str, offset: int = 0, **options: Any) -> Observation:
+        """Join a run from any process; see ``Runs.observe``."""
+        return self.runs.observe(run_id, offset, **options)
+
+    def abort(self, run_id: str) -> None:
+        """Ask a run to abort, wherever it is executed."""
+        self.runs.request_abort(run_id)
+
+    def _start_worker(self, run_id: str) -> None:
+        worker = Worker(thread_name("run", run_id), self._work)
+        self._workers.add(worker)
+        worker.start()
+
+    def _work(self) -> None:
+        while (job := self._next_job()) is not None:
+            run, args, kwargs = job
+            try:
+                write_items(run, self._items(args, kwargs), self._adapter)
+            except BaseException as error:  # noqa: BLE001  # the run has it as its end; the log has the traceback
+                self.runs.pubsub.logger.error("run %r has failed", run.id, exc_info=error)
+
+    def _items(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
+        # A generator of its own, so that an error of the call itself ends the run like one of the iteration.
+        yield from self._generate(*args, **kwargs)
+
+    def _next_job(self) -> tuple[Run, tuple[Any, ...], dict[str, Any]] | None:
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._workers.discard(threading.current_thread())  # type: ignore[arg-type]
+            return None
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """Take no more runs and wait up to ``timeout`` seconds for those that go on. Idempotent."""
+        deadline = Deadline.after(timeout)
+        with self._lock:
+            self._closed = True
+            workers = list(self._workers)
+        for worker in workers:
+            worker.finish(deadline)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _reset_in_child(self) -> None:
+        closed = self._closed
+        self._reset()
+        self._closed = closed
