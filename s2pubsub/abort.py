@@ -83,7 +83,7 @@ class AbortWatch:
         for callback in callbacks:
             try:
                 callback()
-            except Exception as error:  # noqa: BLE001  # a user's callback must not end the watch
+            except Exception as error:  # a user's callback must not end the watch
                 self._logger.error("an on_abort callback of run %r raised", self._run_id, exc_info=error)
 
     def close(self) -> None:

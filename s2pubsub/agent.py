@@ -90,7 +90,7 @@ class DurableAgent:
             run, args, kwargs = job
             try:
                 write_items(run, self._items(args, kwargs), self._adapter)
-            except BaseException as error:  # noqa: BLE001  # the run has it as its end; the log has the traceback
+            except BaseException as error:  # the run has it as its end; the log has the traceback
                 self.runs.pubsub.logger.error("run %r has failed", run.id, exc_info=error)
 
     def _items(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:

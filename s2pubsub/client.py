@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from types import TracebackType
@@ -29,8 +30,8 @@ from s2pubsub.held_lease import HeldLeases
 from s2pubsub.history import HistoryReader
 from s2pubsub.lease_register import SYSTEM_CLOCK, Clock
 from s2pubsub.leases import S2LeaseProvider
-from s2pubsub.registry import Registry, close_at_exit
-from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.registry import Closable, Registry, close_at_exit
+from s2pubsub.runtime.deadline import Deadline, check_timeout
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
 from s2pubsub.runtime.wake import Wake
@@ -115,6 +116,7 @@ class S2PubSub:
         self._closed = False
         self._stop = Stop()
         self._open = Registry()
+        self._parts: weakref.WeakSet[Closable] = weakref.WeakSet()
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], where: str = "settings") -> Self:
@@ -398,10 +400,13 @@ class S2PubSub:
             if not info.deleting
         ]
 
-    def clear_topic(self, topic: str, *, strict: bool = False, timeout: float | None = 30.0) -> None:
+    def clear_topic(
+        self, topic: str, *, strict: bool = False, end_observers: bool = True, timeout: float | None = 30.0
+    ) -> None:
         """End this process's subscriptions to ``topic`` (their iteration just ends) and delete its stream.
 
-        Best effort: a failure is logged, unless ``strict``. Deleting an absent topic is no failure.
+        Best effort: a failure is logged, unless ``strict``. Deleting an absent topic is no failure. With
+        ``end_observers=False`` subscriptions are left to find out by themselves: they raise ``TopicGoneError``.
         """
         deadline = Deadline.after(timeout)
         try:
@@ -410,7 +415,8 @@ class S2PubSub:
             if stream is None:
                 self._local().clear_topic(topic)
                 return
-            self._open.close(deadline, topic)
+            if end_observers:
+                self._open.close(deadline, topic)
             self._store.delete(stream, deadline)
         except S2PubSubError as error:
             if strict:
@@ -515,9 +521,24 @@ class S2PubSub:
         return self._store.basin
 
     @property
+    def logger(self) -> Any:
+        """Where failures go that no caller waits for."""
+        return self._logger
+
+    @property
     def closed(self) -> bool:
         """Whether ``close()`` was called."""
         return self._closed
+
+    def wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait up to ``timeout`` seconds for ``close()`` and say whether it was called: a sleep that it ends."""
+        return self._stop.wait(check_timeout(timeout))
+
+    def close_with(self, part: Closable) -> None:
+        """Close ``part``, if it still lives, when this client is closed: before its subscriptions and connections."""
+        with self._lock:
+            self._check_open()
+            self._parts.add(part)
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End subscriptions, publishers and leases, close the connections and end the threads. Idempotent.
@@ -528,7 +549,10 @@ class S2PubSub:
         deadline = Deadline.after(timeout)
         with self._lock:
             self._closed = True
+            parts = list(self._parts)
         self._stop.set()
+        for part in parts:
+            part.close(timeout=deadline.remaining())
         self._open.close(deadline)
         self._held.release(deadline)  # after the callbacks, whose work they may guard
         self._loop.close(deadline)

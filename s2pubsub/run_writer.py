@@ -33,8 +33,8 @@ _STOPPED = "stopped: the writer was closed before its end"
 class Run:
     """A run being written. Made by ``Runs.start`` and ``Runs.attach``; thread-safe.
 
-    A context manager that always writes an end: ``finish`` when the block ends, ``error`` when it raises, ``abort`` when
-    it was asked to abort meanwhile. After ``suspend()`` the block may end without one: the run goes on later.
+    A context manager that always writes an end: ``finish`` when the block ends, ``error`` when it raises, ``abort``
+    when it was asked to abort meanwhile. After ``suspend()`` the block may end without one: the run goes on later.
 
     Attributes:
         id: the run id.

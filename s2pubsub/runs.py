@@ -149,7 +149,7 @@ class Runs:
     def _write_quietly(self, run: Run, items: Iterable[Any], adapter: Adapter | None) -> None:
         try:
             write_items(run, items, adapter)
-        except BaseException as error:  # noqa: BLE001  # the run has it as its end; the log has the traceback
+        except BaseException as error:  # the run has it as its end; the log has the traceback
             self.pubsub.logger.error("run %r has failed", run.id, exc_info=error)
 
     def _open(self, run_id: str, *, first_index: int, text: str = "") -> Run:
@@ -271,8 +271,8 @@ class Runs:
     def delete(self, run_id: str, *, timeout: float | None = 30.0) -> None:
         """Delete the run's topics. Its observers get ``TopicGoneError``."""
         deadline = Deadline.after(timeout)
-        self.pubsub.delete_topic(run_topic(run_id), timeout=deadline.remaining())
-        self.pubsub.delete_topic(control_topic(run_id), timeout=deadline.remaining())
+        for topic in (run_topic(run_id), control_topic(run_id)):
+            self.pubsub.clear_topic(topic, strict=True, end_observers=False, timeout=deadline.remaining())
 
     def _clean_up_later(self, run: Run) -> None:
         if self._cleanup_timeout > 0:
