@@ -30,7 +30,9 @@ from s2pubsub.held_lease import HeldLeases
 from s2pubsub.history import HistoryReader
 from s2pubsub.lease_register import SYSTEM_CLOCK, Clock
 from s2pubsub.leases import S2LeaseProvider
+from s2pubsub.publisher import Pipe, Publisher, check_bounds
 from s2pubsub.registry import Closable, Registry, close_at_exit
+from s2pubsub.runtime.completer import Completer
 from s2pubsub.runtime.deadline import Deadline, check_timeout
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
@@ -95,6 +97,7 @@ class S2PubSub:
         self._settings = settings
         self._logger: Any = settings.logger or logging.getLogger("s2pubsub")
         self._loop = IOLoop(self._logger)
+        self._done = Completer(self._logger)
         self._store = Store(
             self._loop,
             settings.basin or "",
@@ -212,6 +215,55 @@ class S2PubSub:
             stored += [_stored(event, index) for index, (event, _) in enumerate(batch, first)]
             self._counters.published += len(batch)
         return stored
+
+    def publisher(
+        self,
+        topic: str,
+        *,
+        max_in_flight: int = 1024,
+        max_bytes: int = 4 * 2**20,
+        exactly_once: bool = False,
+    ) -> Publisher:
+        """Open a publisher: pipelined, in the order of its calls, with futures instead of waiting.
+
+        Args:
+            topic: a durable topic.
+            max_in_flight: so many events may be in flight; then ``publish`` of the publisher waits.
+            max_bytes: the same for the sum of their records; one larger event goes alone.
+            exactly_once: it is the only writer of the topic. Then no event is stored twice, whatever is lost on the
+                way, and a second writer is noticed: ``StoreError`` with the code ``second_writer``.
+
+        Raises:
+            ValueError: the topic is local, which has nothing to wait for: use ``publish``. Or a bound is below 1.
+            StoreError, OperationTimeoutError: ``exactly_once``, and the topic's tail could not be read in 30 s.
+            ClosedError: the client is closed.
+        """
+        return self._open_publisher(topic, max_in_flight, max_bytes, exactly_once=exactly_once)
+
+    def _open_publisher(
+        self,
+        topic: str,
+        max_in_flight: int = 1024,
+        max_bytes: int = 4 * 2**20,
+        *,
+        exactly_once: bool = False,
+        first_index: int | None = None,
+    ) -> Publisher:
+        """``publisher``; ``first_index`` is the index that its first event must get, where that is not the tail."""
+        check_bounds(max_in_flight, max_bytes)
+        self._check_open()
+        stream = self._stream(topic)
+        if stream is None:
+            raise ValueError(f"topic {topic!r} is local, so it has no publisher(): use publish(), which does not wait")
+        if exactly_once and first_index is None:
+            first_index, _ = find_tail(self._store, topic, stream, Deadline.after(30.0), self._stop)
+        pipe = Pipe(topic, max_in_flight, max_bytes, self._done, self._counters, self._logger)
+        with self._lock:
+            self._check_open()
+            self._done.start()
+            self._open.add_pipe(pipe)
+            pipe.run(lambda: self._store.start_appender(stream, pipe.outbox, pipe, position=first_index))
+        return Publisher(pipe, self, self._settings.default)
 
     # -- subscribing ---------------------------------------------------------------------------------------------
 
@@ -491,7 +543,10 @@ class S2PubSub:
     def stats(self) -> Stats:
         """A snapshot of counters."""
         subscriptions = self._open.subscriptions()
+        pipes = self._open.pipes()
         return Stats(
+            publishers=sum(not pipe.outbox.finished for pipe in pipes),
+            in_flight=sum(pipe.outbox.unfinished for pipe in pipes),
             subscriptions=len(subscriptions),
             queued=sum(subscription.queued for subscription in subscriptions),
             leases=len(self._held),
@@ -512,6 +567,7 @@ class S2PubSub:
             OperationTimeoutError: not done within ``timeout`` seconds.
         """
         deadline = Deadline.after(timeout)
+        self._open.flush(deadline)
         if self._inner is not None:
             self._inner.flush(deadline.remaining())
 
@@ -545,6 +601,10 @@ class S2PubSub:
 
         All of it within ``timeout`` seconds; a thread that stays is warned about by name. Called from a callback it
         does not wait for threads. A close that was interrupted, or whose time was up, is completed by another one.
+
+        Raises:
+            S2PubSubError: events of publishers could not be stored, unless their calls have raised it before. All is
+                closed nevertheless.
         """
         deadline = Deadline.after(timeout)
         with self._lock:
@@ -554,9 +614,13 @@ class S2PubSub:
         for part in parts:
             part.close(timeout=deadline.remaining())
         self._open.close(deadline)
-        self._held.release(deadline)  # after the callbacks, whose work they may guard
-        self._loop.close(deadline)
-        self._held.join(deadline)
+        try:
+            self._open.close_publishers(deadline)
+        finally:
+            self._held.release(deadline)  # after the callbacks and publishers, whose work they may guard
+            self._loop.close(deadline)
+            self._held.join(deadline)
+            self._done.close(deadline)
 
     def __enter__(self) -> Self:
         return self
@@ -564,7 +628,12 @@ class S2PubSub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except S2PubSubError as lost:
+            if error is None:
+                raise
+            error.add_note(f"besides, {lost}")  # what is on its way out says more
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)

@@ -102,7 +102,7 @@ class Follower:
         self._reached = False  # the start: before that, an offset beyond the tail waits at the tail
         self._created: Future[StreamInfo | None] | None = None  # the stream as it was when first read
         self._limited_reads: int | None = None  # None: unlimited sessions
-        self._outage = Outage(feed.topic, feed.logger)
+        self._outage = Outage(f"subscription to topic {feed.topic!r}", feed.logger)
 
     def run(self) -> None:
         """Follow until stopped (returns) or until the topic or the server ends it (raises)."""
@@ -260,8 +260,8 @@ class Follower:
 class Outage:
     """Says once that an outage has begun, at most once a minute that it lasts, and that it is over."""
 
-    def __init__(self, topic: str, logger: Log) -> None:
-        self._topic = topic
+    def __init__(self, what: str, logger: Log) -> None:
+        self._what = what
         self._logger = logger
         self._began_at: float | None = None
         self._logged_at = 0.0
@@ -278,8 +278,8 @@ class Outage:
             self._logged_at, level = now, logging.WARNING
         self._logger.log(
             level,
-            "subscription to topic %r was interrupted (attempt %d, next in %.2f s): %s",
-            self._topic,
+            "the %s was interrupted (attempt %d, next in %.2f s): %s",
+            self._what,
             state.attempt_number,
             wait,
             error.reason if isinstance(error, Interrupted) else error,
@@ -290,7 +290,7 @@ class Outage:
         if self._began_at is not None:
             seconds = time.monotonic() - self._began_at
             self._began_at = None
-            self._logger.info("subscription to topic %r goes on after %.1f s", self._topic, seconds)
+            self._logger.info("the %s goes on after %.1f s", self._what, seconds)
 
 
 def _created_at(lookup: Future[StreamInfo | None] | None) -> datetime | None:

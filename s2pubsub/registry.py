@@ -1,30 +1,40 @@
-"""What is open: a client's subscriptions, and the process's clients that have to be closed at its exit."""
+"""What is open: a client's subscriptions and publishers, and the process's clients that are closed at its exit."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+from s2pubsub.errors import S2PubSubError
 from s2pubsub.event import Event
+from s2pubsub.publisher import Pipe
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.subscription import Subscription
 
 EXIT_BUDGET = 2.0
 """Seconds that closing everything may take when the interpreter ends."""
 
+_FOR_THE_REST = 0.3
+"""Seconds of a close that remain for the threads when publishers have used up theirs."""
+
 
 class Registry:
-    """The open subscriptions of one client. Those with callbacks are kept alive, the others only known. Thread-safe."""
+    """What one client has open. Thread-safe.
+
+    Subscriptions with callbacks are kept alive, the others only known. Publishers are known by their pipes, which stay
+    until what they hold is stored, also when the handle was dropped.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._known: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._callbacks: dict[Hashable, Subscription] = {}
         self._making = threading.RLock()
+        self._pipes: set[Pipe] = set()
 
     def add(self, subscription: Subscription) -> None:
         """Know ``subscription``."""
@@ -88,6 +98,44 @@ class Registry:
         for subscription in running:
             subscription.close(deadline.remaining())
 
+    def add_pipe(self, pipe: Pipe) -> None:
+        """Know a publisher until it has ended."""
+        with self._lock:
+            self._pipes.add(pipe)
+        pipe.on_end = self._pipes.discard
+
+    def pipes(self) -> list[Pipe]:
+        """Publishers that are open or have not ended yet."""
+        with self._lock:
+            return list(self._pipes)
+
+    def flush(self, deadline: Deadline) -> None:
+        """Wait until everything that publishers have taken is stored; raise what was not."""
+        for pipe in self.pipes():
+            pipe.flush(deadline)
+
+    def close_publishers(self, deadline: Deadline) -> None:
+        """Close every publisher. All are told to end before the first one is waited for; then the first error is
+        raised, and the others' messages are added to it.
+        """
+        pipes = self.pipes()
+        for pipe in pipes:
+            pipe.finish()
+        remaining = deadline.remaining()
+        if remaining is not None:
+            deadline = Deadline.after(max(0.0, remaining - _FOR_THE_REST))
+        first: S2PubSubError | None = None
+        for pipe in pipes:
+            try:
+                pipe.close(deadline)
+            except S2PubSubError as error:
+                if first is None:
+                    first = error
+                else:
+                    first.add_note(str(error))
+        if first is not None:
+            raise first
+
 
 class Closable(Protocol):
     """Something that is closed at exit."""
@@ -107,5 +155,7 @@ def close_at_exit(closable: Closable) -> None:
 def _close_all() -> None:
     deadline = Deadline.after(EXIT_BUDGET)
     for closable in list(_at_exit):
-        with contextlib.suppress(Exception):
+        try:
             closable.close(timeout=deadline.remaining())
+        except Exception as error:  # noqa: BLE001  # nobody else would hear of it
+            logging.getLogger("s2pubsub").error("at exit: %s", "; ".join([str(error), *getattr(error, "__notes__", ())]))

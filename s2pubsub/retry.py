@@ -1,7 +1,7 @@
-"""When to try again: two schedules on tenacity, for readers and for publishes.
+"""When to try again: schedules on tenacity, for sessions and for single publishes.
 
-Readers try for ever, since the log is durable and an outage ends. A publish is tried again only after an answer
-that proves that nothing was stored; the ambiguous failures belong to the SDK's own retry policy.
+Readers and publishers try for ever, since the log is durable and an outage ends. A single publish is tried again only
+after an answer that proves that nothing was stored; the ambiguous failures belong to the SDK's own retry policy.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ _TOO_LATE = 0.1
 """Seconds before a deadline in which no further attempt is begun."""
 
 
+_SESSION_WAITS = wait_exponential(multiplier=0.25, max=5) + wait_random(0, 0.25)
+
+
 class Interrupted(Exception):
-    """A reader's connection was lost for ``reason``; it will go on where it was."""
+    """A session's connection was lost for ``reason``; it will go on where it was."""
 
     def __init__(self, reason: StoreError) -> None:
         super().__init__(str(reason))
@@ -45,14 +48,20 @@ def reconnecting(stop: Stop, before_wait: Callable[[RetryCallState], None], dead
 
     Set ``attempt_number`` of the attempt's state to 1 once something was read: the next wait is the first one again.
     """
-    waits = wait_exponential(multiplier=0.25, max=5) + wait_random(0, 0.25)
     return Retrying(
         retry=retry_if_exception_type(Interrupted),
-        wait=lambda state: min(waits(state), deadline.remaining_at_most(_LONGEST) / 2),
+        wait=lambda state: min(_SESSION_WAITS(state), deadline.remaining_at_most(_LONGEST) / 2),
         stop=lambda state: deadline.remaining_at_most(_LONGEST) < _TOO_LATE,
         sleep=sleep_using_event(stop),  # type: ignore[arg-type]  # it calls nothing but wait()
         before_sleep=before_wait,
         reraise=True,
+    )
+
+
+def reopening(before_wait: Callable[[RetryCallState], None]) -> AsyncRetrying:
+    """A publisher's schedule, on the I/O loop: that of ``reconnecting``, for ever. Cancel the task to end it."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(Interrupted), wait=_SESSION_WAITS, before_sleep=before_wait, reraise=True
     )
 
 

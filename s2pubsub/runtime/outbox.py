@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from s2pubsub.errors import ClosedError, S2PubSubError
+from s2pubsub.errors import S2PubSubError
 from s2pubsub.runtime.deadline import Deadline
-from s2pubsub.runtime.fork import reset_in_child
+from s2pubsub.runtime.fork import inherited, reset_in_child
+from s2pubsub.runtime.wake import Wake
 
 T = TypeVar("T")
 
@@ -26,17 +27,18 @@ class Outbox(Generic[T]):
     Args:
         max_items: so many items may be in it or unfinished.
         max_bytes: the same for the sum of their sizes; one item that is larger goes alone.
-        wake: tells the consumer, which waits, that there is something to take or that it has ended. Must not raise.
         exempt: whether the calling thread must not wait, because it is the one that makes room.
+
+    Attributes:
+        wake: tells the consumer, which waits, that there is something to take or that the outbox has ended. Set by the
+            consumer before it begins; must not raise.
     """
 
-    def __init__(
-        self, max_items: int, max_bytes: int, wake: Callable[[], object], exempt: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, max_items: int, max_bytes: int, exempt: Callable[[], bool] = lambda: False) -> None:
         self._max_items = max_items
         self._max_bytes = max_bytes
-        self._wake = wake
         self._exempt = exempt
+        self.wake: Callable[[], object] = _nothing
         self._queue: deque[tuple[T, int]] = deque()
         self._waiters: deque[_Waiter[T]] = deque()
         self._items = 0  # not complete
@@ -51,7 +53,7 @@ class Outbox(Generic[T]):
     def _make_locks(self) -> None:
         # Reentrant, since a finalizer may close the outbox in the middle of one of its own calls.
         self._lock = threading.RLock()
-        self._completion = threading.Condition(self._lock)
+        self._watchers: list[tuple[int, Wake]] = []  # who waits until so many items are complete
 
     # -- the producers' side -------------------------------------------------------------------------------------
 
@@ -73,7 +75,7 @@ class Outbox(Generic[T]):
                 self._waiters.append(waiter)
             wake = self._must_wake()
         if wake:
-            self._wake()
+            self.wake()
         if waiter is not None:
             self._wait(waiter, Deadline.after(timeout))
 
@@ -89,7 +91,7 @@ class Outbox(Generic[T]):
                     self._admit()  # those behind it may be smaller
                 wake = self._must_wake()
             if wake:
-                self._wake()
+                self.wake()
         if waiter.error is not None:
             raise waiter.error
 
@@ -99,16 +101,21 @@ class Outbox(Generic[T]):
             self._refuse(error)
             wake, self._idle = self._idle, False
         if wake:
-            self._wake()
+            self.wake()
 
     def wait_completed(self, target: int, deadline: Deadline) -> bool:
         """Wait until ``target`` items, counted from the first, are complete; say whether they are."""
-        with self._lock:
-            while self._completed < target:
-                remaining = deadline.remaining()
-                if remaining == 0 or not self._completion.wait(remaining):
-                    return self._completed >= target
-            return True
+        watcher = (target, Wake())
+        try:
+            with self._lock:
+                self._watchers.append(watcher)
+                if self._completed >= target:
+                    return True
+            return watcher[1].wait(deadline.remaining()) or self._completed >= target
+        finally:
+            with self._lock:
+                if watcher in self._watchers:
+                    self._watchers.remove(watcher)
 
     @property
     def accepted(self) -> int:
@@ -129,7 +136,7 @@ class Outbox(Generic[T]):
             if not queue:
                 self._idle = True
                 return []
-            taken = []
+            taken: list[T] = []
             room = max_bytes
             while queue and len(taken) < max_items:
                 room -= queue[0][1]
@@ -137,6 +144,16 @@ class Outbox(Generic[T]):
                     break
                 taken.append(queue.popleft()[0])
             return taken
+
+    @property
+    def queued(self) -> int:
+        """How many items can be taken."""
+        return len(self._queue)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it accepts nothing more."""
+        return self._refusal is not None
 
     @property
     def ended(self) -> bool:
@@ -149,11 +166,13 @@ class Outbox(Generic[T]):
             self._items -= items
             self._bytes -= size
             self._completed += items
-            self._completion.notify_all()
+            for target, wake_up in self._watchers:
+                if self._completed >= target:
+                    wake_up.set()
             self._admit()
             wake = self._must_wake()
         if wake:
-            self._wake()
+            self.wake()
 
     def refuse(self, error: S2PubSubError) -> list[T]:
         """``finish(error)`` by the consumer: also give it what it has not taken."""
@@ -198,8 +217,8 @@ class Outbox(Generic[T]):
         self._waiters.clear()
         self._completed = self._accepted
         self._items = self._bytes = 0
-        self._wake = _nothing
-        self._refusal = ClosedError("opened before a fork; it works in the parent process only: open a new one")
+        self.wake = _nothing
+        self._refusal = inherited()
         self._refusal.outcome = "not_stored"
 
 
@@ -213,16 +232,15 @@ class _Waiter(Generic[T]):
         self.size = size
         self.settled = False
         self.error: Exception | None = None
-        self._turn = threading.Lock()
-        self._turn.acquire()
+        self._turn = Wake()
 
     def wait(self, timeout: float | None) -> None:
-        self._turn.acquire(timeout=-1 if timeout is None else timeout)
+        self._turn.wait(timeout)
 
     def settle(self, error: Exception | None) -> None:
         self.error = error
         self.settled = True
-        self._turn.release()
+        self._turn.set()
 
 
 def fresh(error: S2PubSubError) -> S2PubSubError:

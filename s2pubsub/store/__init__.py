@@ -22,13 +22,15 @@ from s2pubsub.retry import republishing
 from s2pubsub.runtime.deadline import NEVER, Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
+from s2pubsub.runtime.outbox import Outbox
 from s2pubsub.runtime.worker import Stop
+from s2pubsub.store.appending import Appender, I, Outlet, Place
 from s2pubsub.store.commit import GroupCommit
 from s2pubsub.store.failures import ConditionError, PastTailError
 from s2pubsub.store.lane import Lane
 from s2pubsub.store.reading import Batch, End, ReadSession, missing, open_session
 
-__all__ = ["Batch", "ConditionError", "End", "PastTailError", "Reader", "Record", "Store", "StreamInfo"]
+__all__ = ["Appending", "Batch", "ConditionError", "End", "PastTailError", "Reader", "Record", "Store", "StreamInfo"]
 
 T = TypeVar("T")
 
@@ -47,6 +49,14 @@ class StreamInfo:
 
 
 @attrs.frozen
+class Appending:
+    """A running appender. ``ended`` is done when it has ended; ``abort`` ends it now, without waiting."""
+
+    ended: Future[None]
+    abort: Callable[[], None]
+
+
+@attrs.frozen
 class BasinFlags:
     """The two settings of a basin that publish/subscribe needs."""
 
@@ -62,14 +72,15 @@ class BasinFlags:
 
 
 class Store:
-    """One basin, through a write lane and a read lane.
+    """One basin, through a write lane, a read lane, and one for append sessions.
 
     Args:
         loop: runs the SDK.
         basin: name of the basin.
-        make_writer, make_reader: make the SDK clients of the two lanes. The reader must not retry by itself: on a basin
-            with create-on-read the SDK's retry after a deletion makes the stream anew.
-        shared: both lanes use the one client that ``make_writer`` returns, and it cannot be replaced.
+        make_writer, make_reader: make the SDK clients of single calls and of sessions. Sessions must not be retried
+            by the SDK: on a basin with create-on-read its retry after a deletion makes the stream anew, and after a
+            lost acknowledgement of an append it leaves unknown what is stored.
+        shared: all lanes use the one client that ``make_writer`` returns, and it cannot be replaced.
         stream_config: sent with appends and reads that may create a stream.
         encryption_key: for basins with a cipher.
     """
@@ -89,6 +100,7 @@ class Store:
         self._loop = loop
         self._write = Lane(make_writer, replaceable=not shared)
         self._read = self._write if shared else Lane(make_reader)
+        self._sessions = self._write if shared else Lane(make_reader)
         self._stream_config = stream_config
         self._encryption_key = encryption_key
         self._commits: dict[str, GroupCommit] = {}
@@ -197,6 +209,19 @@ class Store:
     async def _fence(self, stream: str, token: str, expected: str, lookup: bool) -> None:
         record = s2_sdk.CommandRecord.fence(token)
         await self.append_once(stream, [record], fencing_token=expected, lookup=lookup)
+
+    def start_appender(
+        self, stream: str, outbox: Outbox[I], outlet: Outlet[I], *, position: int | None = None, token: str | None = None
+    ) -> Appending:
+        """Append what ``outbox`` takes to ``stream``, through sessions, until it has ended; see ``Appender``."""
+        place = Place(self._sessions, stream, self._stream_config, lambda s2: self._stream(s2, stream))
+        appender = Appender(place, outbox, outlet, position=position, token=token)
+        outbox.wake = lambda: self._soon(appender.wake)
+        return Appending(self._loop.submit(appender.run()), lambda: self._soon(appender.abort))
+
+    def _soon(self, action: Callable[[], object]) -> None:
+        with contextlib.suppress(ClosedError):  # the loop has ended, and what ran on it
+            self._loop.soon(action)
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -345,11 +370,11 @@ class Store:
     @property
     def replaced_clients(self) -> int:
         """How many SDK clients were given up because their connection went silent."""
-        return self._write.replaced + (self._read.replaced if self._read is not self._write else 0)
+        return sum(lane.replaced for lane in {self._write, self._read, self._sessions})
 
     async def _close_lanes(self) -> None:
         """Close the connections: when the loop ends."""
-        await asyncio.gather(self._write.close(), self._read.close())
+        await asyncio.gather(*(lane.close() for lane in {self._write, self._read, self._sessions}))
 
     def _stream(self, s2: s2_sdk.S2, stream: str) -> s2_sdk.S2Stream:
         handle: s2_sdk.S2Stream = s2.basin(self.basin).stream(stream, encryption_key=self._encryption_key)
