@@ -30,6 +30,7 @@ from s2pubsub.held_lease import HeldLeases
 from s2pubsub.history import HistoryReader
 from s2pubsub.lease_register import SYSTEM_CLOCK, Clock
 from s2pubsub.leases import S2LeaseProvider
+from s2pubsub.local import LocalPubSub
 from s2pubsub.publisher import Pipe, Publisher, check_bounds
 from s2pubsub.registry import Closable, Registry, close_at_exit
 from s2pubsub.runtime.completer import Completer
@@ -107,7 +108,6 @@ class S2PubSub:
             stream_config=run_config,
             encryption_key=encryption_key,
         )
-        self._inner = inner
         self._counters = Counters()
         self._held = HeldLeases()
         self._reset()
@@ -119,6 +119,7 @@ class S2PubSub:
         self._closed = False
         self._stop = Stop()
         self._open = Registry()
+        self._inner = self._settings.inner
         self._parts: weakref.WeakSet[Closable] = weakref.WeakSet()
 
     @classmethod
@@ -168,7 +169,7 @@ class S2PubSub:
             return self._local().publish(topic, type=type, data=data, run_id=run_id, timeout=timeout)
         event, body = encode(topic, type=type, data=data, run_id=run_id, default=self._settings.default)
         if local_only:
-            self._open.offer_local(event)
+            self._open.offer_local(topic, body)
             return event
         index = self._store.commit(stream, body, deadline)
         self._counters.published += 1
@@ -362,7 +363,8 @@ class S2PubSub:
         """
         check_topic(topic)
         if not is_durable(topic, self._settings.topic_prefix):
-            self._local().unsubscribe(topic, callback)
+            if self._inner is not None:
+                self._inner.unsubscribe(topic, callback)
             return
         subscription = self._open.find_callback((topic, callback))
         if subscription is not None:
@@ -663,8 +665,14 @@ class S2PubSub:
         return stream
 
     def _local(self) -> Transport:
+        """The transport of local topics; the default one is made at its first use, and closed with this client."""
         if self._inner is None:
-            raise NotImplementedError("local topics")
+            with self._lock:
+                self._check_open()
+                if self._inner is None:
+                    made = LocalPubSub(default=self._settings.default, logger=self._logger)
+                    self._parts.add(made)
+                    self._inner = made
         return self._inner
 
     def _reset_in_child(self) -> None:

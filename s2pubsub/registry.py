@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+from s2pubsub.codec import decode
 from s2pubsub.errors import S2PubSubError
-from s2pubsub.event import Event
 from s2pubsub.publisher import Pipe
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.subscription import Subscription
@@ -80,11 +80,11 @@ class Registry:
         with self._lock:
             return [subscription for subscription in self._known if not subscription.closed]
 
-    def offer_local(self, event: Event) -> None:
-        """Give a local-only event to every subscription of its topic."""
+    def offer_local(self, topic: str, body: bytes) -> None:
+        """Give a local-only event to every subscription of its topic: to each its own copy, as from the store."""
         for subscription in self.subscriptions():
-            if subscription.topic == event.topic:
-                subscription.offer_local(event)
+            if subscription.topic == topic:
+                subscription.offer_local(decode(topic, None, body))
 
     def close(self, deadline: Deadline, topic: str | None = None) -> None:
         """Close every subscription (of ``topic``). All are told to stop before the first one is waited for.
