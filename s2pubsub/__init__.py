@@ -34,10 +34,12 @@ from s2pubsub.errors import (
     TopicGoneError,
 )
 from s2pubsub.event import Event
+from s2pubsub.local import BatchOptions, LocalPubSub
 from s2pubsub.stats import Stats
 from s2pubsub.subscription import Subscription
 
 __all__ = [
+    "BatchOptions",
     "ClosedError",
     "DecodeError",
     "EncodeError",
@@ -46,6 +48,7 @@ __all__ = [
     "LeaseError",
     "LeaseLostError",
     "LeaseUnavailableError",
+    "LocalPubSub",
     "OperationTimeoutError",
     "ReplayGapError",
     "RunEndedError",
