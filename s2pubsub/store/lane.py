@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import s2_sdk
 
-from s2pubsub.errors import ClosedError
+from s2pubsub.errors import ClosedError, StoreError
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.store.failures import classify, is_broken_client
 
@@ -158,3 +158,8 @@ def _refuse_inherited() -> s2_sdk.S2:
         "the ready-made S2 client belongs to the parent process; pass client=<a callable that makes one> to use this "
         "S2PubSub after a fork"
     )
+
+
+def no_answer(doing: str) -> StoreError:
+    """The error for a connection that was closed under a call."""
+    return StoreError(f"{doing}: the connection was closed", code="connection", status=None, kind="outage")
