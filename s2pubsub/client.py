@@ -648,7 +648,9 @@ class S2PubSub:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("the client is closed")
+            error = ClosedError("the client is closed")
+            error.outcome = "not_stored"
+            raise error
 
     def _stream(self, topic: str) -> str | None:
         """The stream of a durable topic, None for a local one."""

@@ -81,8 +81,8 @@ class IOLoop:
             return call.future.result(deadline.remaining())
         except TimeoutError:
             return self._give_up(call)
-        except CancelledError as error:
-            raise call.unless_begun(ClosedError("closed during the call")) from error
+        except CancelledError:
+            raise call.unless_begun(ClosedError("closed during the call")) from None
         except BaseException:
             if not call.future.done():
                 call.cancel()  # Ctrl-C, or an exception from a signal handler, in the waiting thread

@@ -25,7 +25,7 @@ from s2pubsub.runtime.loop import IOLoop
 from s2pubsub.runtime.outbox import Outbox
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.store.appending import Appender, I, Outlet, Place
-from s2pubsub.store.commit import GroupCommit
+from s2pubsub.store.commit import GroupCommit, not_acknowledged
 from s2pubsub.store.failures import ConditionError, PastTailError
 from s2pubsub.store.lane import Lane
 from s2pubsub.store.reading import Batch, End, ReadSession, missing, open_session
@@ -163,20 +163,21 @@ class Store:
         self, stream: str, records: list[s2_sdk.Record], deadline: Deadline, match_seq_num: int | None
     ) -> int:
         last: StoreError | None = None
+        sent = False
         try:
             async for attempt in republishing(lambda: deadline.expired):
                 with attempt:
-                    last = None
+                    sent = True
                     try:
                         ack = await self.append_once(stream, records, match_seq_num=match_seq_num)
                     except StoreError as error:
-                        last = error
+                        last, sent = error, error.outcome != "not_stored"
                         raise
                     return ack.start.seq_num
         except asyncio.CancelledError:
-            if last is not None and last.outcome == "not_stored":
+            if last is not None and not sent:
                 raise last from last.__cause__  # between two attempts: what stopped it is known
-            raise
+            raise not_acknowledged(last, sent=sent) from last
         raise AssertionError("the schedule ends by a return or an error")
 
     async def append_once(

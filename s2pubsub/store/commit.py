@@ -27,12 +27,20 @@ Append = Callable[[list[bytes]], Awaitable[int]]
 """Appends bodies as one batch and returns the first one's sequence number; raises ours, with ``outcome``."""
 
 
+def not_acknowledged(last: S2PubSubError | None, *, sent: bool) -> OperationTimeoutError:
+    """The error for an append whose time is up; ``last`` is what an earlier attempt was answered."""
+    reason = "" if last is None else f"; before, it was answered: {last}"
+    error = OperationTimeoutError(f"not acknowledged within the timeout{reason}")
+    error.outcome = "unknown" if sent else "not_stored"
+    return error
+
+
 @attrs.define(eq=False, slots=True)
 class _Waiting:
     body: bytes
     stored_at: asyncio.Future[int]
     left: bool = False
-    last_error: BaseException | None = None
+    last_error: S2PubSubError | None = None
     sent: bool = False
 
 
@@ -64,16 +72,12 @@ class GroupCommit:
             if item.stored_at.done() and not item.stored_at.cancelled():
                 return item.stored_at.result()
             item.left = True
-            raise self._left(item) from item.last_error
-
-    def _left(self, item: _Waiting) -> S2PubSubError:
-        if item in self._queue:
-            self._queue.remove(item)
-        if isinstance(item.last_error, S2PubSubError) and not item.sent:
-            return item.last_error
-        error = OperationTimeoutError("the event was not acknowledged within the timeout")
-        error.outcome = "unknown" if item.sent else "not_stored"
-        return error
+            if item in self._queue:
+                self._queue.remove(item)
+            last = item.last_error
+            if last is not None and not item.sent:
+                raise last from last.__cause__
+            raise not_acknowledged(last, sent=item.sent) from last
 
     def _send_more(self) -> None:
         while self._queue and len(self._sending) < MAX_IN_FLIGHT:
