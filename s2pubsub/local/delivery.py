@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 
 
@@ -50,4 +52,4 @@ class Delivery:
     attempt: int = 1
     member: Member | None = None
     begun: bool = False
-    limit_at: float | None = None
+    limit_at: float = math.inf

@@ -7,7 +7,6 @@ it lasts as long as the handle, since holder and contenders live and stop togeth
 from __future__ import annotations
 
 import copy
-import math
 import threading
 import time
 import warnings
@@ -24,6 +23,7 @@ from s2pubsub.lease_types import LeaseResult
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.loop import Log
+from s2pubsub.runtime.wake import Wake
 from s2pubsub.topic import thread_topic
 
 _SWEEP = 64
@@ -75,7 +75,7 @@ class LocalLeaseProvider:
     def _reset(self) -> None:
         # Reentrant, since a finalizer of a dropped handle may free its lease in the middle of a call.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._waiting: list[Wake] = []
         self._leases: dict[str, _Lease] = {}
 
     # -- single requests -----------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class LocalLeaseProvider:
             if from_owner == to_owner:
                 return self.renew_lease(key, from_owner, ttl)
             self._leases[key] = _Lease(to_owner, self._clock() + ttl, ttl)
-            self._changed.notify_all()
+            self._wake_all()
             ended = _end(lease, lambda h: LeaseLostError(key, h.owner, f"it was transferred to {to_owner!r}"))
         self._tell(ended)
         return True
@@ -171,16 +171,30 @@ class LocalLeaseProvider:
             raise TypeError(f"on_lost must be callable, not {on_lost!r}")
         self._check(key, owner, ttl)
         deadline = Deadline.after(timeout)
-        with self._lock:
-            while (lease := self._take(key, owner, ttl)).owner != owner:
-                if deadline.expired:
-                    raise LeaseUnavailableError(key, lease.owner)
-                left = math.inf if lease.holdings else max(0.0, lease.ends_at - self._clock())
-                self._changed.wait(deadline.remaining() if left == math.inf else deadline.remaining_at_most(left))
-            holding = _Holding(key, owner, ttl, on_lost)
-            reset_in_child(holding)
-            lease.holdings.add(holding)
-        return LocalHeldLease(self, holding)
+        wake = Wake()
+        self._waiting.append(wake)  # first: a lease that is freed after the look below is not missed
+        try:
+            while True:
+                with self._lock:
+                    lease = self._take(key, owner, ttl)
+                    if lease.owner == owner:
+                        return LocalHeldLease(self, self._add_holding(lease, key, ttl, on_lost))
+                    if deadline.expired:
+                        raise LeaseUnavailableError(key, lease.owner)
+                    left = None if lease.holdings else max(0.0, lease.ends_at - self._clock())
+                wake.wait(deadline.remaining() if left is None else deadline.remaining_at_most(left))
+        finally:
+            self._waiting.remove(wake)
+
+    def _add_holding(self, lease: _Lease, key: str, ttl: float, on_lost: Callable[[], object] | None) -> _Holding:
+        holding = _Holding(key, lease.owner, ttl, on_lost)
+        reset_in_child(holding)
+        lease.holdings.add(holding)
+        return holding
+
+    def _wake_all(self) -> None:
+        for wake in tuple(self._waiting):
+            wake.set()
 
     def close(self) -> None:
         """End all leases and the waiting for them. Idempotent."""
@@ -189,7 +203,7 @@ class LocalLeaseProvider:
             for lease in self._leases.values():
                 _end(lease, lambda _: ClosedError("the local transport is closed"))
             self._leases.clear()
-            self._changed.notify_all()
+            self._wake_all()
 
     def _give_up(self, holding: _Holding, error: S2PubSubError) -> bool:
         """End a holding and free its lease; False if it was over."""
@@ -250,7 +264,7 @@ class LocalLeaseProvider:
 
     def _free(self, key: str, lease: _Lease) -> list[_Holding]:
         del self._leases[key]
-        self._changed.notify_all()
+        self._wake_all()
         return _end(lease, lambda h: LeaseLostError(key, h.owner, "it was released"))
 
     def _expires_at(self, lease: _Lease) -> datetime:

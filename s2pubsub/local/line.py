@@ -1,8 +1,8 @@
 """A line: the events of a topic that wait for one reader, or for the members of one group.
 
 Members pull. Whoever is free takes the next event, and those who wait get one in the order in which they began to
-wait; so members take turns, and one that is stuck holds up nothing but what it has in hand. Relies on the runtime's
-deadlines only; not for decoding events or calling callbacks. Thread-safe; never takes another lock under its own.
+wait; so members take turns, and one that is stuck holds up nothing but what it has in hand. Not for decoding events
+or calling callbacks. Thread-safe; never takes another lock under its own.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from s2pubsub.local.options import Rules
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.loop import Log
+from s2pubsub.runtime.wake import Wake
 
 
 @attrs.define(eq=False)
 class _Waiter:
     member: Member
-    woken: threading.Condition
+    wake: Wake = attrs.field(factory=Wake)
     delivery: Delivery | None = None
 
 
@@ -38,9 +39,9 @@ class Line:
         self._members: set[Member] = set()
         self._unsettled: dict[str, Delivery] = {}  # by event id: the current attempt, waiting or in hand
         self._pending: deque[Delivery] = deque()  # may hold settled ones, which are passed over
-        self._pending_bytes = 0
+        self._bytes = 0  # of all unsettled
         self._delayed: deque[tuple[float, Delivery]] = deque()  # in order of time, since the pause is always the same
-        self._limits: deque[Delivery] = deque()  # begun, in order of time, for the same reason
+        self._limits: dict[str, Delivery] = {}  # begun, in order of time, for the same reason
         self._given_up: deque[Delivery] = deque()  # to be logged when the lock is free
         self._ended = False
         self._error: Exception | None = None
@@ -48,13 +49,12 @@ class Line:
         reset_in_child(self)
 
     def _make_locks(self) -> None:
-        # Reentrant, since a finalizer of a dropped subscription may leave in the middle of one of our own calls.
+        # A finalizer of a dropped subscription, or a signal handler, may leave in the middle of our own calls. So the
+        # lock is reentrant, and whoever waits enlists first, then looks, and sleeps without the lock.
         self._lock = threading.RLock()
-        self._room = threading.Condition(self._lock)
-        self._progress = threading.Condition(self._lock)
-        self._waiting: deque[_Waiter] = deque()  # if somebody waits here, nothing is pending
-        self._room_waiters = 0
-        self._flushers = 0
+        self._waiting: deque[_Waiter] = deque()
+        self._publishers: list[Wake] = []  # who wait for room
+        self._flushers: list[Wake] = []
 
     # -- publishers ----------------------------------------------------------------------------------------------
 
@@ -65,7 +65,8 @@ class Line:
                 return
             delivery = Delivery(event_id, body, time.monotonic())
             self._unsettled[event_id] = delivery
-            self._append(delivery)
+            self._bytes += len(body)
+            self._pending.append(delivery)
             self._match()
 
     def full(self) -> bool:
@@ -75,15 +76,18 @@ class Line:
 
     def wait_for_room(self, deadline: Deadline) -> bool:
         """Wait until the line is not full, or has ended, and say whether that was before ``deadline``."""
-        with self._lock:
-            self._room_waiters += 1
-            try:
-                while self._full():
-                    if not self._room.wait(deadline.remaining()) and deadline.expired:
-                        return not self._full()
-                return True
-            finally:
-                self._room_waiters -= 1
+        wake = Wake()
+        self._publishers.append(wake)
+        try:
+            with self._lock:
+                self._rouse()
+            while self.full():
+                if deadline.expired:
+                    return False
+                wake.wait(deadline.remaining())
+            return True
+        finally:
+            self._publishers.remove(wake)
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -123,12 +127,16 @@ class Line:
         """Take the next event, waiting until ``deadline``.
 
         Raises:
-            TimeoutError: nothing came in time; or a flush waits for what the member has in its buffer.
+            TimeoutError: nothing came in time; or somebody waits for what the member has in its buffer.
             LineEnd: the member has left.
         """
         try:
             with self._lock:
-                return self._take(member, deadline)
+                self._refuse_departed(member)
+                self._advance()
+                if (delivery := self._next()) is not None:
+                    return self._hand_over(delivery, member)
+            return self._wait(member, deadline)
         finally:
             self._log(0)
 
@@ -139,10 +147,6 @@ class Line:
                 return False
             self._start(delivery)
             return True
-
-    def settle(self, delivery: Delivery, done: bool) -> bool:
-        """Say how the handling of ``delivery`` has ended: done, or to be delivered again. See ``answer``."""
-        return self.answer(delivery.id, delivery.attempt, done)
 
     def answer(self, event_id: str, attempt: int, done: bool) -> bool:
         """Acknowledge (``done``) or refuse an attempt to deliver an event; say whether that made a difference.
@@ -156,7 +160,7 @@ class Line:
                 if current is None or current.attempt < attempt:
                     return False
                 if done or self.group is None:
-                    self._settled(event_id)
+                    self._settle(event_id)
                 elif current.attempt > attempt or current.member is None:
                     return False
                 else:
@@ -174,9 +178,9 @@ class Line:
         return self._ended
 
     @property
-    def flushing(self) -> bool:
-        """Whether somebody waits in ``flush``: buffers are delivered before their time."""
-        return self._flushers > 0
+    def urgent(self) -> bool:
+        """Whether somebody waits in ``flush`` or for room: buffers are delivered before their time."""
+        return len(self._flushers) + len(self._publishers) > 0
 
     def __len__(self) -> int:
         """How many events wait."""
@@ -187,24 +191,23 @@ class Line:
 
         A line which is only iterated is not waited for: when its events are taken is up to the consumer.
         """
+        wake = Wake()
         with self._lock:
             ids = deque(self._unsettled)
-            self._flushers += 1
-            try:
-                while not all(member.iterates for member in tuple(self._members)):
+        self._flushers.append(wake)
+        try:
+            while True:
+                with self._lock:
                     while ids and ids[0] not in self._unsettled:
                         ids.popleft()
-                    if not ids:
+                    if not ids or all(member.iterates for member in tuple(self._members)):
                         return True
-                    for waiter in tuple(self._waiting):
-                        if waiter.member.buffered:
-                            waiter.woken.notify()
-                    if deadline.expired:
-                        return False
-                    self._progress.wait(deadline.remaining())
-                return True
-            finally:
-                self._flushers -= 1
+                    self._rouse()  # to deliver what they have in buffers
+                if deadline.expired:
+                    return False
+                wake.wait(deadline.remaining())
+        finally:
+            self._flushers.remove(wake)
 
     def end(self, *, on_purpose: bool) -> None:
         """Discard what waits; every member's iteration ends. A group's loss is logged unless it is ``on_purpose``."""
@@ -212,43 +215,45 @@ class Line:
             lost = self._end(None)
         self._log(0 if on_purpose else lost)
 
+    def _wait(self, member: Member, deadline: Deadline) -> Delivery:
+        waiter = _Waiter(member)
+        try:
+            self._waiting.append(waiter)
+            while True:
+                with self._lock:
+                    self._refuse_departed(member)
+                    self._advance()
+                    if waiter.delivery is not None:
+                        return self._hand_over(waiter.delivery, member)
+                    if deadline.expired or self._is_wanted(member):
+                        raise TimeoutError
+                    nap = self._nap(deadline)
+                waiter.wake.wait(nap)
+        except BaseException:  # also Ctrl-C, which may arrive together with an event
+            with self._lock:
+                self._withdraw(waiter)
+            raise
+
     # -- under the lock ------------------------------------------------------------------------------------------
 
-    def _take(self, member: Member, deadline: Deadline) -> Delivery:
-        self._refuse_departed(member)
-        self._advance()
-        if (delivery := self._next()) is not None:
-            return self._hand_over(delivery, member)
-        waiter = _Waiter(member, threading.Condition(self._lock))
-        self._waiting.append(waiter)
-        try:
-            while (delivery := waiter.delivery) is None:
-                if deadline.expired or self._is_wanted(member):
-                    raise TimeoutError
-                waiter.woken.wait(self._nap(deadline))
-                self._refuse_departed(member)
-                self._advance()
-        except BaseException:  # also Ctrl-C, which may arrive together with an event
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            elif waiter.delivery is not None and self._is_current(waiter.delivery):
-                self._return(waiter.delivery)
-                self._match()
-            raise
-        return self._hand_over(delivery, member)
+    def _withdraw(self, waiter: _Waiter) -> None:
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+        elif waiter.delivery is not None and self._is_current(waiter.delivery):
+            self._return(waiter.delivery)
+            self._match()
 
     def _refuse_departed(self, member: Member) -> None:
         if member.left or self._ended:
             raise LineEnd(self._error)
 
     def _is_wanted(self, member: Member) -> bool:
-        return member.buffered and self._flushers > 0
+        return member.buffered and self.urgent
 
     def _nap(self, deadline: Deadline) -> float | None:
         """How long nothing happens by itself."""
-        at = [self._delayed[0][0]] if self._delayed else []
-        if self._limits and self._limits[0].limit_at is not None:
-            at.append(self._limits[0].limit_at)
+        at = [due for due, _ in tuple(self._delayed)[:1]]
+        at += [delivery.limit_at for delivery in tuple(self._limits.values())[:1]]
         if not at:
             return deadline.remaining()
         return deadline.remaining_at_most(max(0.0, min(at) - time.monotonic()))
@@ -256,7 +261,7 @@ class Line:
     def _hand_over(self, delivery: Delivery, member: Member) -> Delivery:
         delivery.member = member
         if self.group is None and member.iterates:
-            self._settled(delivery.id)
+            self._settle(delivery.id)
         elif not member.batching:
             self._start(delivery)
         return delivery
@@ -265,27 +270,25 @@ class Line:
         delivery.begun = True
         if self._rules.handling_limit is not None and self.group is not None:
             delivery.limit_at = time.monotonic() + self._rules.handling_limit
-            self._limits.append(delivery)
+            self._limits[delivery.id] = delivery
             if len(self._limits) == 1:
                 self._rouse()
 
     def _rouse(self) -> None:
-        """Have those who wait look at the clock again: something becomes due that they do not know of."""
+        """Have those who wait look again: something becomes due that they do not know of."""
         for waiter in tuple(self._waiting):
-            waiter.woken.notify()
+            waiter.wake.set()
 
     def _advance(self) -> None:
         """Do what has become due, then give what is pending to those who wait."""
         now = time.monotonic()
         while self._delayed and self._delayed[0][0] <= now:
-            self._append(self._delayed.popleft()[1])
+            self._pending.append(self._delayed.popleft()[1])
         while self._limits:
-            delivery = self._limits[0]
-            if self._is_current(delivery):
-                if delivery.limit_at is not None and delivery.limit_at > now:
-                    break
-                self._expire(delivery)
-            self._limits.popleft()
+            delivery = next(iter(self._limits.values()))
+            if delivery.limit_at > now:
+                break
+            self._expire(delivery)
         self._match()
 
     def _expire(self, delivery: Delivery) -> None:
@@ -301,36 +304,28 @@ class Line:
             waiter = self._waiting.popleft()
             waiter.delivery = delivery
             delivery.member = waiter.member
-            waiter.woken.notify()
+            waiter.wake.set()
 
     def _next(self) -> Delivery | None:
-        found = None
-        while self._pending and found is None:
+        while self._pending:
             delivery = self._pending.popleft()
-            self._pending_bytes -= len(delivery.body)
             if self._is_current(delivery):
-                found = delivery
-        if self._room_waiters and not self._full():
-            self._room.notify_all()
-        return found
-
-    def _append(self, delivery: Delivery) -> None:
-        self._pending.append(delivery)
-        self._pending_bytes += len(delivery.body)
+                return delivery
+        return None
 
     def _return(self, delivery: Delivery) -> None:
         """Back to the front, as if it had never been given out."""
         again = Delivery(delivery.id, delivery.body, delivery.queued_at, delivery.attempt)
         self._unsettled[delivery.id] = again
         self._pending.appendleft(again)
-        self._pending_bytes += len(again.body)
 
     def _again(self, delivery: Delivery, pause: float) -> None:
         """Deliver again after ``pause``, behind what waits, so that a failing event does not hold up the others."""
+        self._limits.pop(delivery.id, None)
         limit = self._rules.max_attempts
         if limit is not None and delivery.attempt >= limit:
             self._given_up.append(delivery)
-            self._settled(delivery.id)
+            self._settle(delivery.id)
             return
         now = time.monotonic()
         again = Delivery(delivery.id, delivery.body, now, delivery.attempt + 1)
@@ -340,26 +335,27 @@ class Line:
             if len(self._delayed) == 1:
                 self._rouse()
         else:
-            self._append(again)
+            self._pending.append(again)
 
-    def _settled(self, event_id: str) -> None:
-        del self._unsettled[event_id]
-        if self._flushers:
-            self._progress.notify_all()
+    def _settle(self, event_id: str) -> None:
+        self._bytes -= len(self._unsettled.pop(event_id).body)
+        self._limits.pop(event_id, None)
+        _wake_all(self._flushers)
+        if self._publishers and not self._full():
+            _wake_all(self._publishers)
 
     def _is_current(self, delivery: Delivery) -> bool:
         return self._unsettled.get(delivery.id) is delivery
 
     def _full(self) -> bool:
-        return not self._ended and (
-            len(self._pending) >= self._rules.queue_size or self._pending_bytes >= self._rules.queue_bytes
-        )
+        rules = self._rules
+        return not self._ended and (len(self._unsettled) >= rules.queue_size or self._bytes >= rules.queue_bytes)
 
     def _wake(self, member: Member | None) -> None:
         for waiter in tuple(self._waiting):
             if member is None or waiter.member is member:
                 self._waiting.remove(waiter)
-                waiter.woken.notify()
+                waiter.wake.set()
 
     def _end(self, error: Exception | None) -> int:
         """End the line; say how many events were not handled by anybody and will not be."""
@@ -376,21 +372,20 @@ class Line:
         self._pending.clear()
         self._delayed.clear()
         self._limits.clear()
-        self._pending_bytes = 0
-        self._room.notify_all()
-        self._progress.notify_all()
+        self._bytes = 0
+        _wake_all(self._publishers)
+        _wake_all(self._flushers)
         return lost
 
     # -- without the lock ----------------------------------------------------------------------------------------
 
     def _log(self, lost: int) -> None:
         if lost and self.group is not None:
-            message = "group %r of topic %r has ended and leaves %d events unhandled"
-            self._logger.warning(message, self.group, self.topic, lost)
+            self._logger.warning("group %r ended with %d events of topic %r unhandled", self.group, lost, self.topic)
         while self._given_up:
-            try:
-                delivery = self._given_up.popleft()
-            except IndexError:  # another thread logs it
+            with self._lock:  # another thread may log it
+                delivery = self._given_up.popleft() if self._given_up else None
+            if delivery is None:
                 return
             message = "event %s of topic %r was given up: group %r did not handle it in %d attempts"
             self._logger.error(message, delivery.id, self.topic, self.group, delivery.attempt)
@@ -398,3 +393,8 @@ class Line:
     def _reset_in_child(self) -> None:
         self._make_locks()
         self._end(inherited())
+
+
+def _wake_all(waiting: list[Wake]) -> None:
+    for wake in tuple(waiting):
+        wake.set()

@@ -51,7 +51,7 @@ class Rules:
     """How the lines of a transport treat their events; see ``LocalPubSub``.
 
     Attributes:
-        queue_size, queue_bytes: when so much waits, publishers wait.
+        queue_size, queue_bytes: when so much waits or is in hand, publishers wait.
         max_attempts: deliveries of one event to a group; None for no cap.
         retry_pause: seconds between a refused delivery and the next one.
         handling_limit: seconds after which an event that a member still handles goes to the next free one.

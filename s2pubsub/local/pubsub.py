@@ -41,7 +41,7 @@ class LocalPubSub:
     and is given up with a log line that has its id after ``max_attempts``.
 
     **Nothing is dropped silently.** A local topic has no log to read again, so a reader that does not keep up is
-    neither cut off nor passed over: once ``queue_size`` events or ``queue_bytes`` bytes wait for it, publishers on its
+    neither cut off nor passed over: once ``queue_size`` events or ``queue_bytes`` bytes are not done, publishers on its
     topic wait for room, up to their timeout, and then raise, with the event delivered to nobody. Callbacks of local
     topics that publish do not wait, since they may be the ones who make the room.
 
@@ -50,7 +50,7 @@ class LocalPubSub:
         retry_pause: seconds between a refused delivery and the next.
         handling_limit: seconds after which an event that a member of a group still handles goes to the next free member
             with the next attempt's number; None for no limit. It should be well above what handling takes.
-        queue_size, queue_bytes: how much may wait for one reader or group.
+        queue_size, queue_bytes: how much one reader or group may have before it, in hand or waiting.
         default: called with a value that is not JSON; returns one that is.
         logger: where errors go that no hook takes.
     """
@@ -75,7 +75,7 @@ class LocalPubSub:
         reset_in_child(self)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant, since a signal handler may close in the middle of publish
         self._topics = Topics()
 
     # -- publishing ----------------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ class LocalPubSub:
             if not full.wait_for_room(deadline):
                 reader = "a subscriber" if full.group is None else f"group {full.group!r}"
                 error = OperationTimeoutError(
-                    f"publish to topic {event.topic!r}: {reader} has not made room in time, {len(full)} events wait "
-                    f"for it; nobody got the event"
+                    f"publish to topic {event.topic!r}: {reader} has not made room in time, its queue is full; nobody "
+                    f"got the event"
                 )
                 error.outcome = "not_stored"
                 raise error

@@ -6,7 +6,6 @@ The worker knows the line, never the handle: a handle which nobody refers to any
 from __future__ import annotations
 
 import copy
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -22,6 +21,7 @@ from s2pubsub.local.options import BatchOptions
 from s2pubsub.runtime.deadline import NEVER, Deadline, check_timeout
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import Log
+from s2pubsub.runtime.wake import Flag
 from s2pubsub.runtime.worker import Worker
 from s2pubsub.topic import thread_name
 from s2pubsub.transport import Callback, ErrorHook
@@ -236,7 +236,7 @@ class Life:
     """How a subscription ends, and its worker if it has a callback."""
 
     def __init__(self, worker: LocalWorker | None, on_end: Callable[[], None]) -> None:
-        self.ended = threading.Event()
+        self.ended = Flag()
         self.worker = worker
         self._on_end = on_end
         reset_in_child(self)
@@ -252,7 +252,7 @@ class Life:
             self.worker.finish(deadline)
 
     def _reset_in_child(self) -> None:
-        self.ended = threading.Event()
+        self.ended = Flag()
         self.ended.set()
 
 
@@ -295,23 +295,23 @@ def _work(line: Line, member: Member, caller: Caller, batch: BatchOptions | None
 def _call_each(line: Line, member: Member, caller: Caller) -> None:
     while True:
         delivery = line.take(member, NEVER)
-        line.settle(delivery, caller(_read(line, delivery)))
+        line.answer(delivery.id, delivery.attempt, caller(_read(line, delivery)))
 
 
 def _call_in_batches(line: Line, member: Member, caller: Caller, buffer: Buffer) -> None:
     while True:
         _gather(line, member, buffer)
         member.buffered = len(buffer) > 0
-        if not member.buffered or not (buffer.is_due() or line.flushing):
+        if not member.buffered or not (buffer.is_due() or line.urgent):
             continue
         kept, left_out, overflowed = buffer.take()
         for delivery, _ in left_out:
-            line.settle(delivery, True)
+            line.answer(delivery.id, delivery.attempt, True)
         if overflowed:
             caller.dropped(overflowed)
         for delivery, event in kept:
             if line.begin(delivery):
-                line.settle(delivery, caller(event))
+                line.answer(delivery.id, delivery.attempt, caller(event))
         buffer.delivered()
 
 
@@ -329,7 +329,7 @@ def _gather(line: Line, member: Member, buffer: Buffer) -> None:
             member.buffered = True
             due = buffer.due()
     except TimeoutError:
-        pass  # due, or a flush waits for it
+        pass  # due, or somebody waits for it
 
 
 def _read(line: Line, delivery: Delivery) -> Event:
