@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
@@ -158,4 +158,5 @@ def _close_all() -> None:
         try:
             closable.close(timeout=deadline.remaining())
         except Exception as error:  # noqa: BLE001  # nobody else would hear of it
-            logging.getLogger("s2pubsub").error("at exit: %s", "; ".join([str(error), *getattr(error, "__notes__", ())]))
+            text = "; ".join([str(error), *getattr(error, "__notes__", ())])
+            warnings.warn(f"s2pubsub, closing at exit: {text}", RuntimeWarning, stacklevel=1)
