@@ -70,6 +70,7 @@ class Observation(Iterator[Event]):
         self._error: dict[str, Any] | None = None
         self._last: Event | None = None
         self._next_index = offset
+        self._waited = 0.0  # seconds spent waiting since the last event, over several calls of get
         if last is not None:  # the offset is behind the end of the run: there is nothing to wait for
             self._note(last)
 
@@ -96,33 +97,34 @@ class Observation(Iterator[Event]):
         if self.end is not None or self._subscription is None:
             raise ClosedError(f"run {self.run_id!r} has ended, or its observation was closed")
         deadline = Deadline.after(timeout)
-        silent_since = time.monotonic()
         while True:
+            began = time.monotonic()
             try:
-                event = self._subscription.get(self._patience(deadline, silent_since))
+                event = self._subscription.get(self._patience(deadline))
             except OperationTimeoutError:
-                if self._idle(silent_since):
+                self._waited += time.monotonic() - began
+                if self._idle():
                     if self._is_alive is None or not self._is_alive():
                         self.close()
                         raise RunIdleError(
                             self.run_id,
                             f"has been silent for {self._idle_timeout} s; its producer is not known to be alive",
                         ) from None
-                    silent_since = time.monotonic()
+                    self._waited = 0.0
                 elif deadline.expired:
                     raise
                 continue
+            self._waited = 0.0
             self._note(event)
             return event
 
-    def _patience(self, deadline: Deadline, silent_since: float) -> float | None:
+    def _patience(self, deadline: Deadline) -> float | None:
         if self._idle_timeout is None:
             return deadline.remaining()
-        left = max(0.0, silent_since + self._idle_timeout - time.monotonic())
-        return deadline.remaining_at_most(left)
+        return deadline.remaining_at_most(max(0.0, self._idle_timeout - self._waited))
 
-    def _idle(self, silent_since: float) -> bool:
-        return self._idle_timeout is not None and time.monotonic() - silent_since >= self._idle_timeout
+    def _idle(self) -> bool:
+        return self._idle_timeout is not None and self._waited >= self._idle_timeout
 
     def _note(self, event: Event) -> None:
         self._next_index = (event.index or 0) + 1
@@ -160,6 +162,7 @@ class Observation(Iterator[Event]):
         data = last.data if last is not None and isinstance(last.data, dict) else {}
         output = data.get("output")
         output = output if isinstance(output, dict) else {}
+        usage, steps = output.get("usage"), output.get("steps")
         text = join_text(self._texts)
         if not self._whole and isinstance(output.get("text"), str):
             text = join_text([output["text"]])
@@ -168,8 +171,8 @@ class Observation(Iterator[Event]):
             end=self.end,
             finish_reason=finish_reason(last) if last is not None and last.type == "finish" else None,
             text=text,
-            usage=output.get("usage") if isinstance(output.get("usage"), dict) else {},
-            steps=output.get("steps") if isinstance(output.get("steps"), list) else [],
+            usage=usage if isinstance(usage, dict) else {},
+            steps=steps if isinstance(steps, list) else [],
             error=self._error,
         )
 
@@ -182,6 +185,11 @@ class Observation(Iterator[Event]):
         """Stop observing; the run goes on. Idempotent, from any thread."""
         if self._subscription is not None:
             self._subscription.close(timeout)
+
+    def stop(self) -> None:
+        """``close()`` without waiting."""
+        if self._subscription is not None:
+            self._subscription.stop()
 
     def __enter__(self) -> Self:
         return self
