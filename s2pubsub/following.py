@@ -132,7 +132,8 @@ class Follower:
             feed.counters.reconnects += 1
             if time.monotonic() - opened_at > _LONG_LIVED:
                 schedule.attempt_number = 1
-            raise self._verdict(error) from error
+            verdict = self._verdict(error)
+            raise verdict from (error.__cause__ if verdict is error else error)
         if end == "parked":
             feed.counters.parked += 1
             self._limited_reads = 0

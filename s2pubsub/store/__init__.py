@@ -212,7 +212,13 @@ class Store:
         await self.append_once(stream, [record], fencing_token=expected, lookup=lookup)
 
     def start_appender(
-        self, stream: str, outbox: Outbox[I], outlet: Outlet[I], *, position: int | None = None, token: str | None = None
+        self,
+        stream: str,
+        outbox: Outbox[I],
+        outlet: Outlet[I],
+        *,
+        position: int | None = None,
+        token: str | None = None,
     ) -> Appending:
         """Append what ``outbox`` takes to ``stream``, through sessions, until it has ended; see ``Appender``."""
         place = Place(self._sessions, stream, self._stream_config, lambda s2: self._stream(s2, stream))
@@ -232,6 +238,10 @@ class Store:
 
     async def _tail(self, stream: str) -> int:
         doing = f"tail of stream {stream!r}"
+        if self._stream_config is not None and await self.find_async(stream) is None:
+            # Asking for the tail may make the stream, without this configuration; a read takes it along.
+            with contextlib.suppress(PastTailError):
+                await self._read_once(stream, 0, 1)
         position: s2_sdk.StreamPosition = await self._write.run(doing, lambda s2: self._stream(s2, stream).check_tail())
         return position.seq_num
 

@@ -288,9 +288,7 @@ class Appender(Generic[I]):
         collecting.add(task)
         task.add_done_callback(collecting.discard)
 
-    async def _collect(
-        self, batch: _Batch[I], ticket: Awaitable[s2_sdk.AppendAck], schedule: RetryCallState
-    ) -> None:
+    async def _collect(self, batch: _Batch[I], ticket: Awaitable[s2_sdk.AppendAck], schedule: RetryCallState) -> None:
         try:
             ack = await ticket
             schedule.attempt_number = 1
