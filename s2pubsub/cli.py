@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     sub.add_argument("--port", type=int, default=7410, help="port to listen on, 0 for any (default: 7410)")
     sub.add_argument("--data", metavar="DIR", help="keep the data in this folder (default: in memory)")
-    sub.add_argument("--basin", action="append", default=[], metavar="NAME", help="create this basin; may be repeated")
+    sub.add_argument("--basin", metavar="NAME", help="create this basin")
     sub.add_argument("--token", metavar="TOKEN", help="require this access token (default: any is accepted)")
     return parser
 
@@ -187,9 +187,8 @@ def _walkthrough(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from s2pubsub.server import serve
 
-    return serve(
-        host=options.host, port=options.port, data=options.data, basins=options.basin, token=options.token
-    )
+    serve(host=options.host, port=options.port, data=options.data, basin=options.basin, token=options.token)
+    return 0
 
 
 def _print_events(events: Iterable[Event], as_json: bool) -> None:
