@@ -126,7 +126,7 @@ def test_a_hook_that_raises_is_logged_too(pubsub: S2PubSub, caplog: pytest.LogCa
     assert caplog.text.count("SystemExit: the hook's") == 2
 
 
-def test_the_end_of_a_callback_subscription_is_reported(pubsub: S2PubSub) -> None:
+def test_the_end_of_a_callback_subscription_is_reported(pubsub: S2PubSub, make_pubsub: Callable[..., S2PubSub]) -> None:
     """C30: the failure that ends the subscription reaches the same hook, and ``wait`` raises it every time."""
     errors: list[BaseException] = []
     ended = threading.Event()
@@ -139,9 +139,7 @@ def test_the_end_of_a_callback_subscription_is_reported(pubsub: S2PubSub) -> Non
     pubsub.publish(TOPIC, type="chunk", data=3)
     subscription = pubsub.subscribe_from_offset(TOPIC, 0, lambda event: None, on_error=hook)
     eventually(lambda: subscription.next_index == 4)
-    other = S2PubSub(client=pubsub._settings.make_client, basin=pubsub._settings.basin)
-    with other:
-        other.clear_topic(TOPIC, strict=True)
+    make_pubsub().clear_topic(TOPIC, strict=True)
     assert ended.wait(LONG)
     assert [type(error).__name__ for error in errors] == ["TopicGoneError"]
     for _ in range(2):
