@@ -17,7 +17,7 @@ from s2pubsub.server.catalog import Catalog
 from s2pubsub.server.config import StreamConfig, stream_config
 from s2pubsub.server.control import Control
 from s2pubsub.server.exchange import Exchange
-from s2pubsub.server.failure import ApiError, DisconnectedError, RouteError
+from s2pubsub.server.failure import ApiError, BareError, DisconnectedError
 from s2pubsub.server.log import Limits
 from s2pubsub.server.names import check_stream
 from s2pubsub.server.protobuf import encode_ack, encode_tail
@@ -132,7 +132,7 @@ class Application:
             if not exchange.finished:
                 exchange.abort()
             return
-        fields = [("allow", error.allow)] if isinstance(error, RouteError) and error.allow else None
+        fields = [("allow", error.allow)] if isinstance(error, BareError) and error.allow else None
         body = error.body
         try:
             await exchange.respond(error.status, body, _JSON if body else "", fields)
@@ -148,15 +148,16 @@ class Application:
             pattern = tuple("*" if place in places else segment for place, segment in enumerate(segments))
             methods = self._routes.get(pattern)
             variable = [segments[place] for place in places if place < len(segments)]
-        if methods is None or "" in variable:
-            raise RouteError(404)
+        if methods is None or not segments[-1]:
+            raise BareError(404)
         if segments[0] == "v1":
             self._authorize(exchange)
+        allowed = ",".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
         if exchange.method == "OPTIONS":
-            return self._preflight, []
+            return self._preflight, [allowed]
         handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if handler is None:
-            raise RouteError(405, ",".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])})))
+            raise BareError(405, allowed)
         return handler, variable
 
     def _authorize(self, exchange: Exchange) -> None:
@@ -174,8 +175,8 @@ class Application:
         else:
             await exchange.respond(200, b"OK", "text/plain; charset=utf-8")
 
-    async def _preflight(self, exchange: Exchange) -> None:
-        await exchange.respond(200)
+    async def _preflight(self, exchange: Exchange, allowed: str) -> None:
+        await exchange.respond(200, fields=[("allow", allowed)])
 
     async def _process_metrics(self, exchange: Exchange) -> None:
         streams = self.catalog.streams()

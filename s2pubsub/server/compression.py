@@ -15,6 +15,7 @@ except ImportError:  # the server works without it, and then offers gzip only
     zstandard = None  # type: ignore[assignment]
 
 Codec = Literal["zstd", "gzip"]
+SUPPORTED = ("gzip", "zstd") if hasattr(zstandard, "ZstdCompressor") else ("gzip",)
 
 
 class TooLargeError(ValueError):

@@ -34,6 +34,13 @@ from s2pubsub.server.request import (
 )
 
 _JSON = "application/json"
+_INTERVALS = ("minute", "hour", "day")
+_METRIC_SETS = (
+    ("active-basins", "account-ops"),
+    ("storage", "append-ops", "read-ops", "append-throughput", "read-throughput", "basin-ops"),
+    ("storage",),
+)
+"""The sets of metrics of an account, a basin and a stream."""
 
 
 class Control:
@@ -131,8 +138,15 @@ class Control:
     async def metrics(self, exchange: Exchange, *segments: str) -> None:
         for segment, check in zip(segments, (check_basin, check_stream), strict=False):
             path_name(segment, check)
+        sets = _METRIC_SETS[len(segments)]
         values = query(
-            exchange, {"set": _metric_set, "start": parse_unsigned, "end": parse_unsigned, "interval": _interval}
+            exchange,
+            {
+                "set": lambda value: _one_of(value, sets),
+                "start": parse_unsigned,
+                "end": parse_unsigned,
+                "interval": lambda value: _one_of(value, _INTERVALS),
+            },
         )
         if "set" not in values:
             raise ApiError("bad_query", "the parameter set is missing")
@@ -187,15 +201,9 @@ def _string(document: dict[str, Any], name: str) -> str:
     return value
 
 
-def _metric_set(value: str) -> str:
-    if not value:
-        raise ValueError("empty")
-    return value
-
-
-def _interval(value: str) -> str:
-    if value not in ("minute", "hour", "day"):
-        raise ValueError("an interval is minute, hour or day")
+def _one_of(value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ValueError(f"one of {', '.join(choices)}")
     return value
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
-from s2pubsub.server.compression import Codec, TooLargeError, choose, compress, decompress
-from s2pubsub.server.failure import ApiError, DisconnectedError
+from s2pubsub.server.compression import SUPPORTED, Codec, TooLargeError, choose, compress, decompress
+from s2pubsub.server.failure import ApiError, BareError, DisconnectedError
 from s2pubsub.server.names import MAX_BODY_BYTES
 
 Fields = list[tuple[str, str]]
@@ -121,6 +121,8 @@ class Exchange:
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding == "identity":
             return body
+        if encoding not in SUPPORTED:
+            raise BareError(415)
         try:
             return decompress(body, encoding, MAX_BODY_BYTES)
         except TooLargeError:

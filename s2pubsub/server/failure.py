@@ -63,11 +63,11 @@ class UnwrittenError(ApiError):
         self.document = {"tail": {"seq_num": seq_num, "timestamp": timestamp}}
 
 
-class RouteError(ApiError):
-    """No such route (404) or no such method on it (405): an answer without a body."""
+class BareError(ApiError):
+    """An answer without a body: no such route (404), no such method on it (405), an unknown encoding (415)."""
 
     def __init__(self, status: int, allow: str = "") -> None:
-        Exception.__init__(self, "no such route" if status == 404 else "no such method")
+        Exception.__init__(self, f"status {status}")
         self.status = status
         self.document = {}
         self.allow = allow

@@ -76,9 +76,12 @@ def _record(record: Any, decode: Callable[[str], bytes]) -> RawRecord:
 
 def _decode_base64(text: str) -> bytes:
     try:
-        return base64.b64decode(text.encode("ascii"), validate=True)
+        data = base64.b64decode(text.encode("ascii"), validate=True)
     except (UnicodeEncodeError, binascii.Error):
         raise ApiError("invalid", "not valid base64") from None
+    if base64.b64encode(data).decode() != text:
+        raise ApiError("invalid", "not canonical base64")
+    return data
 
 
 _DECODERS: dict[Format, Callable[[str], bytes]] = {"raw": str.encode, "base64": _decode_base64}

@@ -16,6 +16,7 @@ RawRecord = tuple[int | None, Headers, bytes]
 """Timestamp, headers and body of a record in an append."""
 
 _MAX_VARINT_BYTES = 10
+_MAX_DEPTH = 100
 
 
 class ProtobufError(ValueError):
@@ -44,6 +45,8 @@ def decode_append_input(data: bytes) -> tuple[list[RawRecord], int | None, str |
         while pos < end:
             tag = data[pos]
             pos += 1
+            if tag >= 0x80:
+                tag, pos = _rest_of_varint(data, pos, tag)
             if tag == 0x0A:
                 size = data[pos]
                 pos += 1
@@ -60,7 +63,7 @@ def decode_append_input(data: bytes) -> tuple[list[RawRecord], int | None, str |
                 value, pos = _read_bytes(data, pos, end)
                 fencing_token = value.decode()
             else:
-                pos = _skip(data, pos - 1, end, known={1, 2, 3})
+                pos = _skip(data, pos, end, tag, 3)
     except IndexError:
         raise ProtobufError("the message is cut short") from None
     except UnicodeDecodeError:
@@ -75,6 +78,8 @@ def _append_record(data: bytes, pos: int, stop: int) -> RawRecord:
     while pos < stop:
         tag = data[pos]
         pos += 1
+        if tag >= 0x80:
+            tag, pos = _rest_of_varint(data, pos, tag)
         if tag == 0x1A:
             size = data[pos]
             pos += 1
@@ -88,7 +93,7 @@ def _append_record(data: bytes, pos: int, stop: int) -> RawRecord:
         elif tag == 0x08:
             timestamp, pos = _read_varint(data, pos, stop)
         else:
-            pos = _skip(data, pos - 1, stop, known={1, 2, 3})
+            pos = _skip(data, pos, stop, tag, 3)
     if pos != stop:
         raise ProtobufError("a field is longer than its message")
     return timestamp, headers, body
@@ -98,13 +103,13 @@ def _header(data: bytes) -> tuple[bytes, bytes]:
     name = value = b""
     pos, end = 0, len(data)
     while pos < end:
-        tag = data[pos]
+        tag, pos = _read_varint(data, pos, end)
         if tag == 0x0A:
-            name, pos = _read_bytes(data, pos + 1, end)
+            name, pos = _read_bytes(data, pos, end)
         elif tag == 0x12:
-            value, pos = _read_bytes(data, pos + 1, end)
+            value, pos = _read_bytes(data, pos, end)
         else:
-            pos = _skip(data, pos, end, known={1, 2})
+            pos = _skip(data, pos, end, tag, 2)
     return name, value
 
 
@@ -200,22 +205,36 @@ def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes, int]:
     return data[pos:stop], stop
 
 
-def _skip(data: bytes, pos: int, end: int, *, known: set[int]) -> int:
-    """The place after the unknown field at ``pos``; a known field here has the wrong wire type."""
-    tag, pos = _read_varint(data, pos, end)
+def _skip(data: bytes, pos: int, end: int, tag: int, known: int, depth: int = 0) -> int:
+    """The place after the unknown field with ``tag``, whose content begins at ``pos``.
+
+    Fields up to number ``known`` are no unknown fields: such a one has the wrong wire type.
+    """
     field, kind = tag >> 3, tag & 7
-    if field in known or field == 0:
-        raise ProtobufError(f"field {field} has the wrong type")
+    if not known < field < 2**29:
+        raise ProtobufError(f"field {field} has the wrong type or is out of range")
     if kind == 0:
         _, pos = _read_varint(data, pos, end)
     elif kind == 1:
         pos += 8
     elif kind == 2:
         _, pos = _read_bytes(data, pos, end)
+    elif kind == 3 and depth < _MAX_DEPTH:
+        pos = _skip_group(data, pos, end, field, depth + 1)
     elif kind == 5:
         pos += 4
     else:
-        raise ProtobufError(f"wire type {kind} is not supported")
+        raise ProtobufError(f"wire type {kind} is not supported here")
     if pos > end:
         raise ProtobufError("a field is cut short")
     return pos
+
+
+def _skip_group(data: bytes, pos: int, end: int, group: int, depth: int) -> int:
+    while True:
+        tag, pos = _read_varint(data, pos, end)
+        if tag & 7 == 4:
+            if tag >> 3 != group:
+                raise ProtobufError("a group ends that did not begin")
+            return pos
+        pos = _skip(data, pos, end, tag, 0, depth)

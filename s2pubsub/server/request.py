@@ -107,8 +107,8 @@ def encryption_key(exchange: Exchange) -> str | None:
 
 
 def _parse_key(value: str) -> str:
-    if len(value.strip()) > _MAX_KEY:
-        raise ValueError(f"a key has at most {_MAX_KEY} characters")
+    if not 1 <= len(value.strip()) <= _MAX_KEY:
+        raise ValueError(f"a key has 1 to {_MAX_KEY} characters")
     return value.strip()
 
 
@@ -201,9 +201,18 @@ def _parse_bool(text: str) -> bool:
 def parse_json(data: bytes | str, code: str) -> Any:
     """Strict JSON; `ApiError` with ``code`` where it is not."""
     try:
-        return json.loads(data, parse_constant=_refuse_constant)
+        # Decoded here, since `json` would guess other encodings than UTF-8.
+        text = data if isinstance(data, str) else data.decode()
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ApiError(code, f"not valid JSON: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a key is repeated")
+    return document
 
 
 def _refuse_constant(name: str) -> Any:

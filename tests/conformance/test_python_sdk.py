@@ -1,7 +1,7 @@
 """The official Python SDK's own tests, run on the embedded server.
 
-They are not part of this repository: ``S2_SDK_TESTS`` names a checkout of the SDK, ``S2_SDK_PYTHON`` an interpreter with
-``s2-sdk``, ``pytest-asyncio`` and ``pytest-timeout``. Without them the tests are skipped.
+They are not part of this repository: ``S2_SDK_TESTS`` names a checkout of the SDK, ``S2_SDK_PYTHON`` an interpreter
+with ``s2-sdk``, ``pytest-asyncio`` and ``pytest-timeout``. Without them the tests are skipped.
 """
 
 from __future__ import annotations
