@@ -350,10 +350,10 @@ class LocalPubSub:
         if getattr(self, "_closed", True):
             return
         lines = [line for line in self._topics.all() if not line.ended]
-        if lines:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
         for line in lines:
             line.end(on_purpose=False)
+        if lines:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"<LocalPubSub, {'closed' if self._closed else 'open'}>"

@@ -182,9 +182,10 @@ class LocalSubscription(Iterator[Event]):
     def __del__(self) -> None:
         member = getattr(self, "_member", None)
         if member is not None and not member.left:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+            message = f"unclosed {self!r}"
             self._line.leave(member)
             self._life.end()
+            warnings.warn(message, ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
         group = "" if self.group is None else f" in group {self.group!r}"

@@ -1,0 +1,534 @@
+"""Groups of competing consumers: turns, answers, attempts, the limit on handling, and members that leave."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from s2pubsub import Event, LocalPubSub, OperationTimeoutError
+from tests.waiting import LONG, eventually
+
+HERE = "jobs"
+SOON = 0.02
+"""Pause and limits of these tests, in seconds."""
+COUNT = 1500
+"""Events of a round of the stress test."""
+
+
+@pytest.fixture
+def local() -> Iterator[LocalPubSub]:
+    with LocalPubSub(retry_pause=SOON) as pubsub:
+        yield pubsub
+
+
+def publish(pubsub: LocalPubSub, numbers: Any) -> list[Event]:
+    return [pubsub.publish(HERE, type="job", data=n) for n in numbers]
+
+
+def quiet(error: BaseException) -> None:
+    """An error hook for callbacks that raise on purpose."""
+
+
+class Handler:
+    """A callback that keeps (number, attempt) of each call and raises for the attempts that ``refuse`` names."""
+
+    def __init__(self, refuse: Any = lambda number, attempt: False) -> None:
+        self.calls: list[tuple[int, int]] = []
+        self.refuse = refuse
+
+    def __call__(self, event: Event) -> None:
+        self.calls.append((event.data, event.delivery_attempt))
+        if self.refuse(event.data, event.delivery_attempt):
+            raise ValueError(f"refused {event.data}")
+
+
+# Sharing.
+
+
+def test_members_take_turns(local):
+    """Members that wait get events in the order in which they began to wait: round robin."""
+    taken: list[int] = []
+    members = [local.subscribe(HERE, group="g") for _ in range(3)]
+    threads = []
+    for n, member in enumerate(members):
+
+        def work(n: int = n, member: Any = member) -> None:
+            for event in member:
+                taken.append(n)
+                member.ack(event)
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        eventually(lambda count=n + 1: len(member._line._waiting) == count)
+    for n in range(9):
+        publish(local, [n])
+        eventually(lambda count=n + 1: len(taken) == count and len(members[0]._line._waiting) == 3)
+    assert taken == [0, 1, 2] * 3
+    for member in members:
+        member.close()
+    for thread in threads:
+        thread.join(LONG)
+
+
+def test_groups_and_plain_subscribers_are_independent(local):
+    """C67: g1 shares 100, g2 refuses each first delivery and gets 100 twice, two plain subscribers get 100 each."""
+    g1 = [Handler(), Handler()]
+    g2 = Handler(lambda number, attempt: attempt == 1)
+    plain = [Handler(), Handler()]
+    for member in g1:
+        local.subscribe(HERE, member, group="g1")
+    local.subscribe(HERE, g2, group="g2", on_error=quiet)
+    for reader in plain:
+        local.subscribe(HERE, reader)
+    publish(local, range(100))
+    local.flush(LONG)
+    assert sorted(g1[0].calls + g1[1].calls) == [(n, 1) for n in range(100)]
+    assert Counter(attempt for _, attempt in g2.calls) == {1: 100, 2: 100}
+    assert sorted(g2.calls) == sorted((n, attempt) for n in range(100) for attempt in (1, 2))
+    for reader in plain:
+        assert reader.calls == [(n, 1) for n in range(100)]
+
+
+def test_one_name_on_two_topics_is_two_groups(local):
+    """A group belongs to its topic."""
+    here, there = Handler(), Handler()
+    local.subscribe(HERE, here, group="g")
+    local.subscribe("elsewhere", there, group="g")
+    publish(local, [1])
+    local.flush(LONG)
+    assert (here.calls, there.calls) == ([(1, 1)], [])
+
+
+def test_a_stuck_member_holds_up_only_what_it_has(local):
+    """C35: while one member is stuck, the other handles all other events."""
+    entered, release = threading.Event(), threading.Event()
+    healthy = Handler()
+
+    def stuck(event: Event) -> None:
+        entered.set()
+        release.wait(LONG)
+
+    local.subscribe(HERE, stuck, group="g")
+    publish(local, [0])
+    assert entered.wait(LONG)
+    local.subscribe(HERE, healthy, group="g")
+    publish(local, range(1, 50))
+    eventually(lambda: len(healthy.calls) == 49)
+    assert healthy.calls == [(n, 1) for n in range(1, 50)]
+    release.set()
+
+
+# Attempts.
+
+
+def test_refused_events_are_retried_and_given_up(caplog):
+    """C68: attempts 1..4 of event 3, then a log line with its id; event 5 three times; the others once and not held up."""
+    errors: list[BaseException] = []
+    handler = Handler(lambda number, attempt: number == 3 or (number == 5 and attempt < 3))
+    with LocalPubSub(max_attempts=4, retry_pause=SOON) as local:
+        local.subscribe(HERE, handler, group="g", on_error=errors.append)
+        published = publish(local, range(1, 11))
+        local.flush(5)
+    assert [attempt for number, attempt in handler.calls if number == 3] == [1, 2, 3, 4]
+    assert [attempt for number, attempt in handler.calls if number == 5] == [1, 2, 3]
+    others = [call for call in handler.calls if call[0] not in (3, 5)]
+    assert others == [(n, 1) for n in (1, 2, 4, 6, 7, 8, 9, 10)]
+    assert len(errors) == 6
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert published[2].id in record.getMessage()
+    assert "4 attempts" in record.getMessage()
+
+
+def test_there_is_a_pause_between_attempts():
+    """C68: a refused event comes again no sooner than after the pause, and the others are not held up by it."""
+    times: list[float] = []
+
+    def refuse(event: Event) -> None:
+        times.append(time.monotonic())
+        raise ValueError("no")
+
+    with LocalPubSub(max_attempts=3, retry_pause=0.05) as local:
+        local.subscribe(HERE, refuse, group="g", on_error=quiet)
+        publish(local, [1])
+        local.flush(LONG)
+    assert len(times) == 3
+    assert all(later - earlier >= 0.05 for earlier, later in zip(times, times[1:], strict=False))
+
+
+def test_no_cap_no_pause():
+    """Without a cap an event is delivered until it is handled; without a pause that is at once."""
+    handler = Handler(lambda number, attempt: attempt < 50)
+    with LocalPubSub(max_attempts=None, retry_pause=0) as local:
+        local.subscribe(HERE, handler, group="g", on_error=quiet)
+        publish(local, [1])
+        local.flush(LONG)
+    assert [attempt for _, attempt in handler.calls] == list(range(1, 51))
+
+
+def test_a_refused_event_goes_to_a_free_member(local):
+    """An event that one member refuses can be handled by another one, with the next attempt's number."""
+    handler = Handler()
+    with local.subscribe(HERE, group="g") as refusing:
+        publish(local, [1])
+        event = refusing.get(LONG)
+        local.subscribe(HERE, handler, group="g")
+        assert refusing.nack(event)
+        eventually(lambda: handler.calls)
+        assert handler.calls == [(1, 2)]
+
+
+# Answers of iterating members.
+
+
+def test_ack_and_nack(local):
+    """An iterating member's event comes again after ``nack`` and not after ``ack``; a second answer changes nothing."""
+    with local.subscribe(HERE, group="g") as member:
+        assert member.group == "g"
+        publish(local, [1])
+        first = member.get(LONG)
+        assert member.nack(first)
+        assert not member.nack(first)
+        second = member.get(LONG)
+        assert (second.id, second.delivery_attempt) == (first.id, 2)
+        assert member.ack(second)
+        assert not member.ack(second)
+        assert not member.nack(second)
+        with pytest.raises(OperationTimeoutError):
+            member.get(2 * SOON)
+
+
+def test_answers_of_a_plain_reader_do_nothing(local):
+    """Outside a group ``ack`` and ``nack`` change nothing: the same loop serves both."""
+    with local.subscribe(HERE) as reader:
+        publish(local, [1])
+        event = reader.get(LONG)
+        assert reader.nack(event)
+        assert reader.ack(event)
+        with pytest.raises(OperationTimeoutError):
+            reader.get(2 * SOON)
+
+
+def test_an_unanswered_event_is_not_delivered_twice(local):
+    """C66: as long as nobody answers and no limit is set, an event stays with the member that has it."""
+    with local.subscribe(HERE, group="g") as holder, local.subscribe(HERE, group="g") as other:
+        publish(local, [1])
+        event = holder.get(LONG)
+        with pytest.raises(OperationTimeoutError):
+            other.get(5 * SOON)
+        assert holder.ack(event)
+
+
+# The limit on handling.
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_an_event_in_hand_is_not_delivered_again(members):
+    """C66: a handler that takes much longer than the pause is called once, with one member and with two."""
+    handler = Handler()
+    done = threading.Event()
+
+    def slow(event: Event) -> None:
+        handler(event)
+        done.wait(10 * SOON)
+
+    others = [Handler() for _ in range(members - 1)]
+    with LocalPubSub(retry_pause=SOON) as local:
+        local.subscribe(HERE, slow, group="g")
+        publish(local, [1])
+        eventually(lambda: handler.calls)
+        for other in others:
+            local.subscribe(HERE, other, group="g")
+        local.flush(LONG)
+    assert handler.calls + [call for other in others for call in other.calls] == [(1, 1)]
+
+
+def test_a_stuck_handler_loses_its_event_to_another_member():
+    """C66: after the limit the event goes to the other member with attempt 2, once; the late end changes nothing."""
+    entered, release = threading.Event(), threading.Event()
+    calls: list[int] = []
+    other = Handler()
+
+    def stuck(event: Event) -> None:
+        calls.append(event.delivery_attempt)
+        entered.set()
+        release.wait(LONG)
+
+    with LocalPubSub(handling_limit=0.05, retry_pause=SOON) as local:
+        local.subscribe(HERE, stuck, group="g")
+        publish(local, [1])
+        assert entered.wait(LONG)
+        local.subscribe(HERE, other, group="g")
+        eventually(lambda: other.calls)
+        assert other.calls == [(1, 2)]
+        local.flush(LONG)
+        release.set()
+        publish(local, [2])
+        local.flush(LONG)
+        assert calls + [attempt for _, attempt in other.calls] in ([1, 2, 1], [1, 1, 2])
+
+
+def test_a_waiting_member_wakes_when_a_limit_is_over():
+    """The limit ends although the only free member has waited since before the event came."""
+    release = threading.Event()
+    calls: list[tuple[int, int]] = []
+
+    def first_is_stuck(event: Event) -> None:
+        calls.append((event.data, event.delivery_attempt))
+        if event.delivery_attempt == 1:
+            release.wait(LONG)
+
+    def the_other(event: Event) -> None:
+        first_is_stuck(event)
+
+    with LocalPubSub(handling_limit=0.05) as local:
+        local.subscribe(HERE, first_is_stuck, group="g")
+        local.subscribe(HERE, the_other, group="g")
+        publish(local, [1])
+        eventually(lambda: len(calls) == 2)
+        assert calls == [(1, 1), (1, 2)]
+        release.set()
+
+
+def test_a_handler_that_ends_late_but_first_has_handled_the_event():
+    """C66: when nobody else was free, the event of a handler beyond the limit counts as done at its return."""
+    calls: list[int] = []
+    done = threading.Event()
+
+    def slow(event: Event) -> None:
+        calls.append(event.delivery_attempt)
+        done.wait(0.1)
+
+    with LocalPubSub(handling_limit=SOON) as local:
+        local.subscribe(HERE, slow, group="g")
+        publish(local, [1])
+        local.flush(LONG)
+        publish(local, [2])
+        local.flush(LONG)
+    assert calls == [1, 1]
+
+
+def test_late_answers():
+    """After the limit a late ``ack`` settles the event for all; a late ``nack`` is not heard."""
+    with LocalPubSub(handling_limit=SOON) as local:
+        slow, quick = local.subscribe(HERE, group="g"), local.subscribe(HERE, group="g")
+        publish(local, [1])
+        first = slow.get(LONG)
+        second = quick.get(LONG)
+        assert second.delivery_attempt == 2
+        assert not slow.nack(first)
+        assert slow.ack(first)
+        assert not quick.nack(second)
+        with pytest.raises(OperationTimeoutError):
+            quick.get(3 * SOON)
+        slow.close()
+        quick.close()
+
+
+def test_attempts_that_run_into_the_limit_count(caplog):
+    """An event that keeps every handler stuck is given up like one that is refused."""
+    with LocalPubSub(handling_limit=0.01, max_attempts=3) as local, local.subscribe(HERE, group="g") as member:
+        [event] = publish(local, [1])
+        assert [member.get(LONG).delivery_attempt for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(OperationTimeoutError):
+            member.get(0.1)
+        assert [event.id in record.getMessage() for record in caplog.records] == [True]
+
+
+# Members that come and go.
+
+
+def test_a_member_that_closes_gives_back_what_it_has(local):
+    """What an iterating member has not answered goes to the others at its close, as the next attempt."""
+    leaving, staying = local.subscribe(HERE, group="g"), local.subscribe(HERE, group="g")
+    publish(local, range(3))
+    taken = [leaving.get(LONG) for _ in range(2)]
+    assert leaving.ack(taken[0])
+    leaving.close()
+    got = []
+    for _ in range(2):
+        event = staying.get(LONG)
+        got.append((event.data, event.delivery_attempt))
+        staying.ack(event)
+    assert sorted(got) == [(1, 2), (2, 1)]
+    with pytest.raises(OperationTimeoutError):
+        staying.get(2 * SOON)
+    assert not leaving.ack(taken[1])
+    staying.close()
+
+
+def test_a_closing_callback_still_counts(local):
+    """A handler that runs while its subscription is closed keeps its event: done at its return, once."""
+    entered, release = threading.Event(), threading.Event()
+    other = Handler()
+
+    def slow(event: Event) -> None:
+        entered.set()
+        release.wait(LONG)
+
+    subscription = local.subscribe(HERE, slow, group="g")
+    publish(local, [1])
+    assert entered.wait(LONG)
+    local.subscribe(HERE, other, group="g")
+    closing = threading.Thread(target=subscription.close)
+    closing.start()
+    eventually(lambda: subscription.closed)
+    publish(local, [2])
+    eventually(lambda: other.calls)
+    release.set()
+    closing.join(LONG)
+    local.flush(LONG)
+    assert other.calls == [(2, 1)]
+
+
+def test_a_handler_that_closes_its_member_and_raises_has_refused(local):
+    """The event of a handler that closes its own subscription and then raises goes to the others."""
+    other = Handler()
+
+    def leave(event: Event) -> None:
+        subscription.close()
+        raise ValueError("not for me")
+
+    subscription = local.subscribe(HERE, leave, group="g", on_error=quiet)
+    publish(local, [1])
+    local.subscribe(HERE, other, group="g")
+    eventually(lambda: other.calls or subscription.closed)
+    local.flush(LONG)
+    assert other.calls in ([(1, 2)], [(1, 1)])  # the other may have been quicker
+
+
+def test_the_last_member_says_what_it_leaves(local, caplog):
+    """Events that no member is left to handle are not dropped silently: a log line counts them."""
+    member = local.subscribe(HERE, group="g")
+    publish(local, range(3))
+    member.get(LONG)
+    member.close()
+    [record] = caplog.records
+    assert "3 events" in record.getMessage()
+    publish(local, [4])
+    with local.subscribe(HERE, group="g") as later:
+        with pytest.raises(OperationTimeoutError):
+            later.get(0)
+        publish(local, [5])
+        assert later.ack(later.get(LONG))
+
+
+def test_flush_skips_groups_that_are_only_iterated(local):
+    """``flush`` waits for a group as soon as one member is a callback, and not for iterating consumers."""
+    member = local.subscribe(HERE, group="g")
+    publish(local, [1])
+    local.flush(0)
+    event = member.get(LONG)
+    local.subscribe(HERE, Handler(), group="g")
+    with pytest.raises(OperationTimeoutError):
+        local.flush(0.01)
+    member.ack(event)
+    local.flush(LONG)
+    member.close()
+
+
+def test_ctrl_c_in_a_waiting_member_loses_nothing(local):
+    """C47: an exception in the waiting thread, also together with an event, leaves that event to the next reader."""
+    def handler(signum: int, frame: Any) -> None:
+        publish(local, [1])
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for _ in range(20):
+            with local.subscribe(HERE, group="g") as member:
+
+                def interrupt(line: Any = member._line) -> None:
+                    eventually(lambda: line._waiting)
+                    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+                with pytest.raises(InterruptedError):
+                    thread = threading.Thread(target=interrupt)
+                    thread.start()
+                    member.get(LONG)
+                thread.join(LONG)
+                event = member.get(LONG)
+                assert (event.data, event.delivery_attempt) == (1, 1)
+                assert member.ack(event)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# Stress.
+
+
+@pytest.mark.stress
+@pytest.mark.slow
+@pytest.mark.limit(120)
+@pytest.mark.parametrize("round_", range(5))
+def test_every_event_is_handled_once(round_):
+    """Under load, with refusals and members that come and go, each event is acknowledged exactly once."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    lock = threading.Lock()
+    done: Counter[int] = Counter()
+    plain: list[int] = []
+    failing = {n: rng.randrange(4) for n in range(COUNT)}
+    try:
+        with LocalPubSub(max_attempts=None, retry_pause=0.001, queue_size=50) as local:
+
+            def handle(event: Event) -> None:
+                if event.delivery_attempt <= failing[event.data]:
+                    raise ValueError("not yet")
+                with lock:
+                    done[event.data] += 1
+
+            def iterate(member: Any) -> None:
+                for event in member:
+                    try:
+                        handle(event)
+                    except ValueError:
+                        member.nack(event)
+                    else:
+                        assert member.ack(event)
+
+            local.subscribe(HERE, lambda event: handle(event), group="g", on_error=quiet)
+            local.subscribe(HERE, lambda event: plain.append(event.data))
+            iterating = [local.subscribe(HERE, group="g") for _ in range(2)]
+            readers = [threading.Thread(target=iterate, args=(member,)) for member in iterating]
+            stop = threading.Event()
+
+            def come_and_go() -> None:
+                while not stop.is_set():
+                    callback = local.subscribe(HERE, lambda event: handle(event), group="g", on_error=quiet)
+                    stop.wait(0.002)
+                    callback.close()
+
+            comer = threading.Thread(target=come_and_go)
+            publishers = [
+                threading.Thread(target=publish, args=(local, range(start, COUNT, 3))) for start in range(3)
+            ]
+            for thread in [*readers, comer, *publishers]:
+                thread.start()
+            for thread in publishers:
+                thread.join(60)
+            eventually(lambda: len(done) == COUNT, 30)
+            local.flush(LONG)
+            stop.set()
+            comer.join(LONG)
+            for member in iterating:
+                member.close()
+            for thread in readers:
+                thread.join(LONG)
+    finally:
+        sys.setswitchinterval(before)
+    assert done == Counter(range(COUNT))
+    assert sorted(plain) == list(range(COUNT))
+    for start in range(3):
+        assert [n for n in plain if n % 3 == start] == list(range(start, COUNT, 3))
