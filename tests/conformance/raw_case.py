@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from s2pubsub.server.protobuf import record_payload, varint
 
@@ -23,7 +23,7 @@ class Case:
 
     method: str
     target: str
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = field(factory=dict)
     body: bytes | None = None
 
 
