@@ -187,7 +187,9 @@ class Pipe:
         cause = self.failure
         error: S2PubSubError
         if isinstance(cause, ClosedError):  # not refused: the time was up
-            error = OperationTimeoutError(text + (f"; the last failure was: {cause.__cause__}" if cause.__cause__ else ""))
+            error = OperationTimeoutError(
+                text + (f"; the last failure was: {cause.__cause__}" if cause.__cause__ else "")
+            )
             error.__cause__ = cause.__cause__
         else:
             error = fresh(cause)

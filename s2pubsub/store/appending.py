@@ -320,6 +320,10 @@ class Appender(Generic[I]):
         self._last_failure = failure
         if failure.outcome != "not_stored":
             self._doubt()
+        if isinstance(failure, _SecondWriter):
+            failure.outcome = "not_stored"
+            for batch in self._unacked:
+                batch.uncertain = False  # its place is taken
         if not isinstance(failure, StoreError):
             return failure
         passing = failure.kind == "outage"
@@ -348,46 +352,39 @@ class Appender(Generic[I]):
     async def _read_back(self) -> None:
         """Acknowledge what is stored of the unacknowledged items; condition the rest on what follows."""
         waiting = deque(item for batch in self._unacked for item in batch.items)
-        fence = next((batch.entry.fencing_token for batch in self._unacked), None)
-        at = self._position
-        if self._exact:
-            at = self._unacked[0].entry.match_seq_num or 0
-        while waiting:
-            records = await self._stored_from(at)
-            if records is None:
-                break
-            for record in records:
-                if record.seq_num != at and self._exact:
-                    raise _lost(f"{self._doing}: the records from {at} were trimmed before they could be read back")
-                at = record.seq_num + 1
-                if not waiting:
-                    break
-                if _is_record_of(record, waiting[0]):
-                    item = waiting.popleft()
-                    fence = item.fence or fence
-                    self._position = at
-                    self._outlet.stored([item], record.seq_num)
-                    self._misses = 0
-                elif self._exact and not record.is_command_record():
-                    self._rebatch(waiting, fence, record.seq_num)
-                    for batch in self._unacked:
-                        batch.uncertain = False  # its place is taken
-                    raise _SecondWriter(
-                        f"{self._doing}: record {record.seq_num} is from a second writer, and this one was opened as "
-                        f"the only one (exactly_once)",
-                        code="second_writer",
-                        status=412,
-                    )
+        token = self._unacked[0].entry.fencing_token
+        at = (self._unacked[0].entry.match_seq_num or 0) if self._exact else self._position
+        try:
+            while waiting and (records := await self._stored_from(at)):
+                for record in records:
+                    if not waiting:
+                        break
+                    if self._exact and record.seq_num != at:
+                        raise _trimmed(self._doing, at)
+                    if _is_record_of(record, waiting[0]):
+                        item = waiting.popleft()
+                        token = item.fence or token
+                        self._misses = 0
+                        self._outlet.stored([item], record.seq_num)
+                    elif self._exact and not record.is_command_record():
+                        raise _SecondWriter(
+                            f"{self._doing}: record {at} is from a second writer, and this one was opened as the only "
+                            f"one (exactly_once)",
+                            code="second_writer",
+                            status=412,
+                        )
+                    at = record.seq_num + 1
+        finally:  # whatever came between: what was acknowledged here must not be sent or looked for again
+            self._rebatch(waiting, token, at)
         self._read_back_first = False
-        self._rebatch(waiting, fence, at)
 
-    def _rebatch(self, waiting: deque[I], fence: str | None, at: int) -> None:
+    def _rebatch(self, waiting: deque[I], token: str | None, at: int) -> None:
         """Form batches anew from what is not stored, as they were, from the sequence number ``at`` on."""
         left = {id(item) for item in waiting}
         before = tuple(self._unacked)
         self._unacked.clear()
         self._position = at
-        self._token = fence
+        self._token = token
         for batch in before:
             items = [item for item in batch.items if id(item) in left]
             if items:
@@ -413,12 +410,16 @@ class Appender(Generic[I]):
                 raise _lost(f"{self._doing}: the stream was deleted") from error
             raise
         if not batch.records:
-            raise _lost(f"{self._doing}: the records from {at} were trimmed before they could be read back")
+            raise _trimmed(self._doing, at)
         return batch.records
 
 
 class _SecondWriter(ConditionError):
     """Somebody else has written to a stream that was to have one writer."""
+
+
+def _trimmed(doing: str, at: int) -> StoreError:
+    return _lost(f"{doing}: the records from {at} were trimmed before they could be read back")
 
 
 def _lost(message: str) -> StoreError:
