@@ -107,7 +107,10 @@ def test_publish_many(local):
     """Several events are published in order; one that is not valid keeps all of them back and names its place."""
     with local.subscribe(HERE) as events:
         local.publish_many(HERE, [{"type": "a", "data": 1}, {"type": "b", "data": 2, "run_id": "r"}])
-        assert [(e.type, e.data, e.run_id) for e in (events.get(LONG), events.get(LONG))] == [("a", 1, ""), ("b", 2, "r")]
+        assert [(e.type, e.data, e.run_id) for e in (events.get(LONG), events.get(LONG))] == [
+            ("a", 1, ""),
+            ("b", 2, "r"),
+        ]
         with pytest.raises(EncodeError, match=r"events\[1\]\.data"):
             local.publish_many(HERE, [{"type": "a", "data": 1}, {"type": "b", "data": float("nan")}])
         with pytest.raises(OperationTimeoutError):
@@ -727,7 +730,7 @@ def test_a_dropped_transport_ends_its_threads():
     local: Any = LocalPubSub()
     local.subscribe(HERE, print)
     with pytest.warns(ResourceWarning, match="unclosed <LocalPubSub"):
-        local = None  # noqa: F841
+        local = None
         gc.collect()
     eventually(lambda: not local_threads())
 
@@ -793,6 +796,7 @@ def test_a_forked_child_starts_anew(local):
 
 def test_a_signal_handler_may_close(local):
     """C47: a handler that closes the subscription which its own thread waits on ends the wait, whenever it comes."""
+
     def handler(signum: int, frame: Any) -> None:
         events.close()
 

@@ -151,7 +151,9 @@ def test_coalesce_leaves_out():
     [
         lambda events: [*events[1:], events[0]],
         lambda events: [events[0], events[0]],
-        lambda events: [Event(**{name: getattr(events[0], name) for name in ("topic", "type", "data", "id", "created_at")})],
+        lambda events: [
+            Event(**{name: getattr(events[0], name) for name in ("topic", "type", "data", "id", "created_at")})
+        ],
         lambda events: [1],
     ],
     ids=["another order", "twice", "a copy", "no event"],
@@ -466,7 +468,9 @@ def test_batches_under_load(group):
             calls: list[tuple[int, int]] = []
             with LocalPubSub(queue_size=rng.choice([3, 1000])) as local:
                 for _ in range(1 if group is None else 2):
-                    local.subscribe(HERE, lambda e, calls=calls: calls.append(tuple(e.data)), group=group, batch=options)
+                    local.subscribe(
+                        HERE, lambda e, calls=calls: calls.append(tuple(e.data)), group=group, batch=options
+                    )
 
                 def work(thread: int, local: LocalPubSub = local) -> None:
                     publish(local, [[thread, n] for n in range(100)])

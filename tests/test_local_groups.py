@@ -437,6 +437,7 @@ def test_flush_skips_groups_that_are_only_iterated(local):
 
 def test_ctrl_c_in_a_waiting_member_loses_nothing(local):
     """C47: an exception in the waiting thread, also together with an event, leaves that event to the next reader."""
+
     def handler(signum: int, frame: Any) -> None:
         publish(local, [1])
         raise InterruptedError
@@ -511,9 +512,7 @@ def test_every_event_is_handled_once(round_):
                     callback.close()
 
             comer = threading.Thread(target=come_and_go)
-            publishers = [
-                threading.Thread(target=publish, args=(local, range(start, COUNT, 3))) for start in range(3)
-            ]
+            publishers = [threading.Thread(target=publish, args=(local, range(start, COUNT, 3))) for start in range(3)]
             for thread in [*readers, comer, *publishers]:
                 thread.start()
             for thread in publishers:

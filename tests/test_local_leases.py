@@ -118,7 +118,13 @@ def test_arguments_are_those_of_s2(leases):
     for owner, error in (("x" * 17, ValueError), ("", ValueError), (5, TypeError)):
         with pytest.raises(error, match="owner"):
             leases.acquire_lease(KEY, owner, 10)
-    for ttl, error in ((0, ValueError), (-1, ValueError), (float("nan"), ValueError), ("1", TypeError), (True, TypeError)):
+    for ttl, error in (
+        (0, ValueError),
+        (-1, ValueError),
+        (float("nan"), ValueError),
+        ("1", TypeError),
+        (True, TypeError),
+    ):
         with pytest.raises(error, match="ttl"):
             leases.renew_lease(KEY, "a", ttl)
     with pytest.raises(ValueError, match="key"):
