@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -232,8 +231,7 @@ def test_a_dropped_handle_frees_its_lease(leases):
     """A handle that nobody refers to any more complains and frees its lease."""
     held: Any = leases.hold(KEY, "a", 10)
     with pytest.warns(ResourceWarning, match="LocalHeldLease"):
-        held = None  # noqa: F841
-        gc.collect()
+        del held
     assert leases.get_lease_owner(KEY) is None
 
 
