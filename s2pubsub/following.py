@@ -135,7 +135,6 @@ class Follower:
             verdict = self._verdict(error)
             raise verdict from (error.__cause__ if verdict is error else error)
         if end == "parked":
-            feed.counters.parked += 1
             self._limited_reads = 0
             feed.sink.wait_for_room()
         elif end == "caught_up":
@@ -163,6 +162,7 @@ class Follower:
             wait=wait,
             clamp=not self._reached,
             stop=self._feed.stop,
+            on_park=self._feed.counters.count_parked,
         )
 
     def _read(self, reader: Reader, schedule: RetryCallState) -> str:

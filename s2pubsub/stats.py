@@ -14,6 +14,10 @@ class Counters:
     reconnects: int = 0
     parked: int = 0
 
+    def count_parked(self) -> None:
+        """One more session has been closed because its consumer was slow."""
+        self.parked += 1
+
 
 @attrs.frozen
 class Stats:

@@ -272,8 +272,12 @@ class Store:
         clamp: bool = False,
         stop: Stop | None = None,
         deadline: Deadline = NEVER,
+        on_park: Callable[[], object] | None = None,
     ) -> Reader:
-        """Open a read session at ``start``; ``limit`` is in records and metered bytes, ``wait`` in whole seconds."""
+        """Open a read session at ``start``; ``limit`` is in records and metered bytes, ``wait`` in whole seconds.
+
+        ``on_park`` is called on the I/O loop when the session closes itself because nobody reads from it.
+        """
         session = self._loop.call(
             open_session(
                 self._read,
@@ -286,6 +290,7 @@ class Store:
                 clamp=clamp,
                 encryption_key=self._encryption_key,
                 stream_config=self._stream_config,
+                on_park=on_park,
             ),
             deadline,
             stop,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Literal
 
 import attrs
@@ -32,6 +33,8 @@ _ONCE = s2_sdk.Retry(max_attempts=1)
 
 End = Literal["ended", "parked"]
 
+OnPark = Callable[[], object]
+
 
 @attrs.frozen(slots=True)
 class Batch:
@@ -44,11 +47,14 @@ class Batch:
 class ReadSession:
     """An open read session. Every method runs on the I/O loop, one call at a time."""
 
-    def __init__(self, lane: Lane, tenancy: Tenancy, session: s2_sdk.ReadSession, doing: str) -> None:
+    def __init__(
+        self, lane: Lane, tenancy: Tenancy, session: s2_sdk.ReadSession, doing: str, on_park: OnPark | None
+    ) -> None:
         self._lane = lane
         self._tenancy = tenancy
         self._session = session
         self._doing = doing
+        self._on_park = on_park
         self._first = True
         self._pending: asyncio.Task[s2_sdk.ReadBatch] | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -103,6 +109,8 @@ class ReadSession:
     def _park(self) -> None:
         self._parked = True
         self.close()
+        if self._on_park is not None:
+            self._on_park()
 
     def close(self) -> asyncio.Task[None]:
         """Begin to close; the task ends when it is done."""
@@ -141,6 +149,7 @@ async def open_session(
     clamp: bool = False,
     encryption_key: bytes | str | None = None,
     stream_config: s2_sdk.StreamConfig | None = None,
+    on_park: OnPark | None = None,
 ) -> ReadSession:
     """Open a session at the sequence number ``start``. The first ``next`` reports whether the server accepted it."""
     tenancy = await lane.enter()
@@ -161,7 +170,7 @@ async def open_session(
     except Exception as error:
         lane.leave(tenancy)
         raise classify(error, doing) from error
-    return ReadSession(lane, tenancy, session, doing)
+    return ReadSession(lane, tenancy, session, doing, on_park)
 
 
 def missing(error: BaseException) -> bool:
