@@ -19,6 +19,8 @@ _READ_HIGH = 1024 * 1024
 _WRITE_HIGH = 256 * 1024
 _HEAD_TIMEOUT = 15.0
 _IDLE_TIMEOUT = 120.0
+_LINGER_TIMEOUT = 2.0
+_LINGER_BYTES = 16 * 1024 * 1024
 
 
 class Http1Connection:
@@ -31,6 +33,7 @@ class Http1Connection:
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._head = b""
+        self._lingering = 0
         self._waiting = 0
         self._reading_paused = False
         self._writable: asyncio.Future[None] | None = None
@@ -44,6 +47,11 @@ class Http1Connection:
     # What the transport tells
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            self._lingering -= min(len(data), self._lingering)
+            if not self._lingering:
+                self._transport.abort()
+            return
         self._h11.receive_data(data)
         if self._exchange is None and not self._head_begun:
             # Counted from the first byte, so that a client cannot stretch it by sending one byte at a time.
@@ -131,8 +139,23 @@ class Http1Connection:
             self._resume_reading()
             self._arm(_IDLE_TIMEOUT)
             self._advance()
+        elif self._h11.our_state is h11.DONE or self._h11.our_state is h11.MUST_CLOSE:
+            self._linger()
         else:
             self._transport.close()
+
+    def _linger(self) -> None:
+        """Close so that the client can still read the answer, although it has not sent all of its request.
+
+        Closing at once would answer the rest with a reset, which can overtake the answer.
+        """
+        if self._h11.their_state is not h11.SEND_BODY or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._lingering = _LINGER_BYTES
+        self._transport.write_eof()
+        self._resume_reading()
+        self._arm(_LINGER_TIMEOUT)
 
     def _refuse(self, status: int) -> None:
         """The client does not speak HTTP: say so where that is still possible, and close."""
