@@ -151,6 +151,10 @@ class IOLoop:
         """Whether ``close`` was called."""
         return self._closed
 
+    def start(self) -> None:
+        """Start the thread, if it does not run; ClosedError when the loop is closed."""
+        self._running_loop()
+
     def _running_loop(self) -> _Loop:
         loop = self._loop
         if loop is not None and not self._closed:

@@ -45,7 +45,7 @@ class Outbox(Generic[T]):
         self._bytes = 0  # not complete
         self._accepted = 0
         self._completed = 0
-        self._idle = False
+        self._idle = True  # the consumer waits
         self._refusal: S2PubSubError | None = None
         self._make_locks()
         reset_in_child(self)
@@ -94,6 +94,16 @@ class Outbox(Generic[T]):
                 self.wake()
         if waiter.error is not None:
             raise waiter.error
+
+    def withdraw(self, item: T) -> bool:
+        """Take ``item`` back, if the consumer has not taken it; say whether."""
+        with self._lock:
+            for entry in self._queue:
+                if entry[0] is item:
+                    self._queue.remove(entry)
+                    self.complete(1, entry[1])
+                    return True
+            return False
 
     def finish(self, error: S2PubSubError) -> None:
         """Accept nothing more: from now on ``put`` raises ``error``, also where it waits. What is held stays."""

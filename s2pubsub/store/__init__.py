@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -35,6 +36,9 @@ __all__ = ["Appending", "Batch", "ConditionError", "End", "PastTailError", "Read
 T = TypeVar("T")
 
 Record = s2_sdk.SequencedRecord
+
+_KEPT_GROUPS = 256
+"""So many streams' queues are kept although nothing is in them."""
 
 MakeClient = Callable[[], s2_sdk.S2]
 
@@ -103,34 +107,39 @@ class Store:
         self._sessions = self._write if shared else Lane(make_reader)
         self._stream_config = stream_config
         self._encryption_key = encryption_key
-        self._commits: dict[str, GroupCommit] = {}
-        loop.at_end = self._close_lanes
+        self._reset_in_child()
+        loop.at_end = self._at_end
         reset_in_child(self)
 
     def _reset_in_child(self) -> None:
-        self._commits = {}  # what the parent has in flight is the parent's to store
+        self._commits: dict[str, GroupCommit] = {}  # what a parent has in flight is the parent's to store
+        self._ended = False
+        self._commit_lock = threading.RLock()  # reentrant, since a signal handler or a finalizer may publish
 
     # -- appends -------------------------------------------------------------------------------------------------
 
     def commit(self, stream: str, body: bytes, deadline: Deadline) -> int:
         """Append one record together with what others append to ``stream`` now; return its sequence number."""
-        with self._outcomes():
-            return self._loop.call(self._commit(stream, body), deadline)
-
-    async def _commit(self, stream: str, body: bytes) -> int:
-        group = self._commits.get(stream)
-        if group is None:
-            group = self._commits[stream] = GroupCommit(lambda bodies: self._append_bodies(stream, bodies))
         began = time.monotonic()
-        try:
-            return await group.commit(body)
-        except OperationTimeoutError:
-            # The append itself goes on for the other callers of its batch.
-            self._write.doubt(began)
-            raise
-        finally:
-            if group.idle and self._commits.get(stream) is group:
-                del self._commits[stream]
+        with self._outcomes():
+            self._loop.start()
+            with self._commit_lock:
+                group = self._commits.get(stream) or self._new_group(stream)
+                item = group.begin(body)
+            try:
+                return group.finish(item, deadline)
+            except OperationTimeoutError:
+                # The append itself goes on for the other callers of its batch.
+                self._soon(lambda: self._write.doubt(began))
+                raise
+
+    def _new_group(self, stream: str) -> GroupCommit:
+        if self._ended:
+            raise ClosedError("the client is closed")
+        if len(self._commits) >= _KEPT_GROUPS:
+            self._commits = {name: group for name, group in self._commits.items() if not group.idle}
+        group = self._commits[stream] = GroupCommit(lambda bodies: self._append_bodies(stream, bodies), self._soon)
+        return group
 
     async def _append_bodies(self, stream: str, bodies: list[bytes]) -> int:
         ack = await self.append_once(stream, [s2_sdk.Record(body=body) for body in bodies])
@@ -388,8 +397,12 @@ class Store:
         """How many SDK clients were given up because their connection went silent."""
         return sum(lane.replaced for lane in {self._write, self._read, self._sessions})
 
-    async def _close_lanes(self) -> None:
-        """Close the connections: when the loop ends."""
+    async def _at_end(self) -> None:
+        """When the loop ends: release who waits, close the connections."""
+        with self._commit_lock:
+            self._ended = True
+            for group in self._commits.values():
+                group.close()
         await asyncio.gather(*(lane.close() for lane in {self._write, self._read, self._sessions}))
 
     def _stream(self, s2: s2_sdk.S2, stream: str) -> s2_sdk.S2Stream:

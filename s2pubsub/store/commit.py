@@ -2,19 +2,24 @@
 
 One append per event reaches 3,300 events/s with any number of threads, since each waits for the server's flush.
 With up to four appends in flight and everything else in the next batch it is two to four times that, and a lone
-publish leaves at once. All state lives on the I/O loop, so there is no lock.
+publish leaves at once.
+
+The I/O loop is the bottleneck, so it does next to nothing for one event: callers queue up in an outbox, which wakes the
+loop only when it is idle, and wait on a lock each, which the loop releases when their batch is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import threading
 from collections.abc import Awaitable, Callable
 
-import attrs
-
-from s2pubsub.errors import OperationTimeoutError, S2PubSubError
+from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
 from s2pubsub.retry import republishing
+from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.runtime.outbox import Outbox, fresh
+from s2pubsub.runtime.wake import Wake
+from s2pubsub.store.failures import classify
 
 MAX_RECORDS = 1000
 MAX_METERED_BYTES = 1024 * 1024
@@ -22,6 +27,8 @@ RECORD_OVERHEAD = 8
 """Metered bytes of a record without headers besides its body."""
 
 MAX_IN_FLIGHT = 4
+
+_UNBOUNDED = 2**60
 
 Append = Callable[[list[bytes]], Awaitable[int]]
 """Appends bodies as one batch and returns the first one's sequence number; raises ours, with ``outcome``."""
@@ -35,96 +42,136 @@ def not_acknowledged(last: S2PubSubError | None, *, sent: bool) -> OperationTime
     return error
 
 
-@attrs.define(eq=False, slots=True)
 class _Waiting:
-    body: bytes
-    stored_at: asyncio.Future[int]
-    left: bool = False
-    last_error: S2PubSubError | None = None
-    sent: bool = False
+    """A caller's event. Its state is changed under the group's lock."""
+
+    __slots__ = ("body", "error", "last_error", "left", "sent", "seq_num", "settled")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.settled = Wake()
+        self.seq_num: int | None = None
+        self.error: S2PubSubError | None = None
+        self.last_error: S2PubSubError | None = None
+        self.left = False  # its caller does not wait any more
+        self.sent = False
+
+    def settle(self, seq_num: int | None, error: S2PubSubError | None) -> None:
+        self.seq_num, self.error = seq_num, error
+        self.settled.set()
 
 
 class GroupCommit:
-    """The queue of events to append to one stream. Used on the I/O loop only."""
+    """The queue of events to append to one stream. ``commit`` is for any thread, the rest runs on the I/O loop.
 
-    def __init__(self, append: Append) -> None:
+    Args:
+        append: see ``Append``.
+        wake: has ``pump`` called on the loop; must not raise.
+    """
+
+    def __init__(self, append: Append, wake: Callable[[Callable[[], object]], object]) -> None:
         self._append = append
-        self._queue: deque[_Waiting] = deque()
+        self._outbox: Outbox[_Waiting] = Outbox(_UNBOUNDED, _UNBOUNDED)
+        self._outbox.wake = lambda: wake(self.pump)
+        self._lock = threading.Lock()
         self._sending: set[asyncio.Task[None]] = set()
 
     @property
     def idle(self) -> bool:
         """Whether nothing is queued or in flight."""
-        return not self._queue and not self._sending
+        return not self._outbox.unfinished
 
-    async def commit(self, body: bytes) -> int:
-        """Append ``body`` with the next batch; return its sequence number.
+    # -- a caller's thread ---------------------------------------------------------------------------------------
 
-        Cancelled, it leaves the batch: ``OperationTimeoutError`` with ``outcome='not_stored'`` when it was not yet
-        sent, the last failure when that proves that nothing was stored, else ``'unknown'``.
+    def begin(self, body: bytes) -> _Waiting:
+        """Queue ``body``; ``finish`` waits for what becomes of it."""
+        item = _Waiting(body)
+        self._outbox.put(item, len(body) + RECORD_OVERHEAD, None)
+        return item
+
+    def finish(self, item: _Waiting, deadline: Deadline) -> int:
+        """The sequence number of what was begun.
+
+        Raises:
+            OperationTimeoutError: ``deadline`` has passed, and it has left the batch: ``outcome='not_stored'`` when it
+                was not yet sent, else ``'unknown'``. If the last failure proves that nothing was stored, that is raised.
+            S2PubSubError: the append failed.
         """
-        item = _Waiting(body, asyncio.get_running_loop().create_future())
-        self._queue.append(item)
-        self._send_more()
+        settled = False
         try:
-            return await item.stored_at
-        except asyncio.CancelledError:
-            if item.stored_at.done() and not item.stored_at.cancelled():
-                return item.stored_at.result()
-            item.left = True
-            if item in self._queue:
-                self._queue.remove(item)
-            last = item.last_error
-            if last is not None and not item.sent:
-                raise last from last.__cause__
-            raise not_acknowledged(last, sent=item.sent) from last
+            settled = item.settled.wait(deadline.remaining())
+        finally:
+            if not settled:  # also when Ctrl-C or a signal handler's exception ends the wait
+                self._leave(item)
+        if item.error is not None:
+            raise item.error
+        if item.seq_num is not None:
+            return item.seq_num
+        last = item.last_error
+        if last is not None and not item.sent:
+            raise last from last.__cause__
+        raise not_acknowledged(last, sent=item.sent) from last
 
-    def _send_more(self) -> None:
-        while self._queue and len(self._sending) < MAX_IN_FLIGHT:
-            task = asyncio.get_running_loop().create_task(self._send(self._take_batch()))
+    def _leave(self, item: _Waiting) -> None:
+        with self._lock:
+            item.left = True
+        self._outbox.withdraw(item)
+
+    # -- the I/O loop --------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what has queued, as far as the limit of appends in flight allows."""
+        while len(self._sending) < MAX_IN_FLIGHT and (batch := self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES)):
+            task = asyncio.get_running_loop().create_task(self._send(batch))
             self._sending.add(task)
             task.add_done_callback(self._sent)
 
+    def close(self) -> None:
+        """The loop is ending: nothing more is taken."""
+        closed = ClosedError("the client is closed")
+        closed.outcome = "not_stored"
+        for item in self._outbox.refuse(closed):
+            item.settle(None, fresh(closed))
+
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
-        self._send_more()
-
-    def _take_batch(self) -> list[_Waiting]:
-        batch = [self._queue.popleft()]
-        size = len(batch[0].body) + RECORD_OVERHEAD
-        while self._queue and len(batch) < MAX_RECORDS:
-            size += len(self._queue[0].body) + RECORD_OVERHEAD
-            if size > MAX_METERED_BYTES:
-                break
-            batch.append(self._queue.popleft())
-        return batch
+        self.pump()
 
     async def _send(self, batch: list[_Waiting]) -> None:
         try:
             async for attempt in republishing(lambda: all(item.left for item in batch)):
                 with attempt:
                     await self._try(batch)
+        except Exception as error:  # noqa: BLE001  # whatever it is, each caller of the batch gets one of its own
+            self._fail(batch, classify(error, "append"))
         except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001  # each caller of the batch gets it
+            closed = ClosedError("the client was closed during the call")
             for item in batch:
-                if not item.stored_at.done():
-                    item.stored_at.set_exception(error)
-                    item.stored_at.exception()  # its caller may have left
+                closed.outcome = "unknown" if item.sent else "not_stored"
+                self._fail([item], closed)
+            raise
+        finally:
+            self._outbox.complete(len(batch), sum(len(item.body) + RECORD_OVERHEAD for item in batch))
+
+    def _fail(self, batch: list[_Waiting], error: S2PubSubError) -> None:
+        for item in batch:
+            if item.seq_num is None:
+                item.settle(None, fresh(error))
 
     async def _try(self, batch: list[_Waiting]) -> None:
-        waiting = [item for item in batch if not item.left]
+        with self._lock:
+            waiting = [item for item in batch if not item.left]
+            for item in waiting:
+                item.sent = True
         if not waiting:
             return
-        for item in waiting:
-            item.sent = True
         try:
             first = await self._append([item.body for item in waiting])
         except S2PubSubError as error:
-            for item in waiting:
-                item.last_error = error
-                item.sent = error.outcome != "not_stored"
+            with self._lock:
+                for item in waiting:
+                    item.last_error = error
+                    item.sent = error.outcome != "not_stored"
             raise
         for seq_num, item in enumerate(waiting, first):
-            if not item.stored_at.done():
-                item.stored_at.set_result(seq_num)
+            item.settle(seq_num, None)
