@@ -46,6 +46,8 @@ _log = logging.getLogger("s2pubsub.server")
 _JSON = "application/json"
 _PROTOBUF = "application/protobuf"
 Handler = Callable[..., Awaitable[None]]
+_NAME = None
+"""Stands in a route for a name; no text, since any text may be a name."""
 
 
 def now_ms() -> int:
@@ -65,33 +67,33 @@ class Application:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         control = Control(self.catalog)
-        self._routes: dict[tuple[str, ...], dict[str, Handler]] = {
+        self._routes: dict[tuple[str | None, ...], dict[str, Handler]] = {
             ("health",): {"GET": self._health},
             ("ping",): {"GET": self._health},
             ("metrics",): {"GET": self._process_metrics},
             ("v1", "basins"): {"GET": control.list_basins, "POST": control.create_basin},
-            ("v1", "basins", "*"): {
+            ("v1", "basins", _NAME): {
                 "GET": control.get_basin,
                 "PUT": control.ensure_basin,
                 "PATCH": control.reconfigure_basin,
                 "DELETE": control.delete_basin,
             },
             ("v1", "streams"): {"GET": control.list_streams, "POST": control.create_stream},
-            ("v1", "streams", "*"): {
+            ("v1", "streams", _NAME): {
                 "GET": control.get_stream,
                 "PUT": control.ensure_stream,
                 "PATCH": control.reconfigure_stream,
                 "DELETE": control.delete_stream,
             },
-            ("v1", "streams", "*", "records"): {"GET": self._read, "POST": self._append},
-            ("v1", "streams", "*", "records", "tail"): {"GET": self._check_tail},
+            ("v1", "streams", _NAME, "records"): {"GET": self._read, "POST": self._append},
+            ("v1", "streams", _NAME, "records", "tail"): {"GET": self._check_tail},
             ("v1", "locations"): {"GET": control.locations},
             ("v1", "locations", "default"): {"GET": control.locations, "PUT": control.set_location},
             ("v1", "metrics"): {"GET": control.metrics},
-            ("v1", "metrics", "*"): {"GET": control.metrics},
-            ("v1", "metrics", "*", "*"): {"GET": control.metrics},
+            ("v1", "metrics", _NAME): {"GET": control.metrics},
+            ("v1", "metrics", _NAME, _NAME): {"GET": control.metrics},
             ("v1", "access-tokens"): {"GET": control.list_tokens, "POST": control.issue_token},
-            ("v1", "access-tokens", "*"): {"DELETE": control.revoke_token},
+            ("v1", "access-tokens", _NAME): {"DELETE": control.revoke_token},
         }
 
     async def stop(self, grace: float) -> None:
@@ -145,7 +147,7 @@ class Application:
         variable: list[str] = []
         if methods is None:
             places = (2, 3) if segments[1:2] == ["metrics"] else (2,)
-            pattern = tuple("*" if place in places else segment for place, segment in enumerate(segments))
+            pattern = tuple(_NAME if place in places else segment for place, segment in enumerate(segments))
             methods = self._routes.get(pattern)
             variable = [segments[place] for place in places if place < len(segments)]
         if methods is None or not segments[-1]:
