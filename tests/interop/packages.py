@@ -1,0 +1,112 @@
+"""Node 22 and the TypeScript packages, installed by npm into a cache folder outside of the repository.
+
+``package.json`` pins them. The package ``@s2-dev/mastra-pubsub`` comes by its name where the registry has it, else from
+the built folder that ``MASTRA_PUBSUB`` names; without both, our own ``peer.mjs`` takes its place, as it does with
+``INTEROP_PEER=own``. ``INTEROP_CORE`` is another version of ``@mastra/core``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+HERE = Path(__file__).parent
+PUBSUB = "@s2-dev/mastra-pubsub"
+OWN_PEER = "peer.mjs"
+_INSTALL_LIMIT = 240.0
+
+
+class UnavailableError(Exception):
+    """The packages cannot be had here; the text says why."""
+
+
+@attrs.frozen
+class Packages:
+    """What is installed: the folder with ``node_modules``, and which PubSub of TypeScript the tests use."""
+
+    folder: Path
+    transport: str
+
+    @property
+    def node(self) -> str:
+        """The program."""
+        return str(self.folder / "node_modules" / ".bin" / "node")
+
+    @contextlib.contextmanager
+    def scripts(self) -> Iterator[Path]:
+        """A folder with our scripts, from which Node finds the packages."""
+        with tempfile.TemporaryDirectory(prefix="run-", dir=self.folder) as name:
+            run = Path(name)
+            for script in HERE.glob("*.mjs"):
+                shutil.copy(script, run)
+            (run / "package.json").write_text('{"type": "module"}')
+            built = os.environ.get("MASTRA_PUBSUB")
+            if self.transport == PUBSUB and built:
+                # Without its own node_modules: both sides must see one copy of @mastra/core.
+                shutil.copytree(built, run / "node_modules" / PUBSUB, ignore=shutil.ignore_patterns("node_modules"))
+            yield run
+
+
+def install() -> Packages:
+    """Install what is missing and return it. Raises ``UnavailableError``."""
+    manifest = json.loads((HERE / "package.json").read_text())
+    optional = manifest.pop("optionalPackages")
+    if core := os.environ.get("INTEROP_CORE"):
+        manifest["dependencies"]["@mastra/core"] = core
+    text = json.dumps(manifest, indent=2, sort_keys=True)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "s2pubsub-interop"
+    folder = home / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not folder.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home) as name:
+            fresh = Path(name) / "fresh"
+            fresh.mkdir()
+            (fresh / "package.json").write_text(text)
+            _npm(fresh, "install")
+            # At its own range of versions of what it needs, so not among the dependencies, where it may not fail.
+            with contextlib.suppress(UnavailableError):
+                _npm(fresh, "install", "--no-save", f"{PUBSUB}@{optional[PUBSUB]}")
+            with contextlib.suppress(OSError):  # another run was faster
+                fresh.rename(folder)
+    return Packages(folder, _transport(folder))
+
+
+def _transport(folder: Path) -> str:
+    if os.environ.get("INTEROP_PEER") == "own":
+        return OWN_PEER
+    built = os.environ.get("MASTRA_PUBSUB")
+    if built:
+        if not (Path(built) / "dist" / "index.js").is_file():
+            raise UnavailableError(f"MASTRA_PUBSUB names {built!r}, which is no built package: it has no dist/index.js")
+        return PUBSUB
+    return PUBSUB if (folder / "node_modules" / PUBSUB).is_dir() else OWN_PEER
+
+
+def _npm(folder: Path, *arguments: str) -> None:
+    program = shutil.which("npm")
+    if program is None:
+        raise UnavailableError("npm is missing; the TypeScript packages come with it")
+    quiet = ["--no-audit", "--no-fund", "--no-package-lock", "--no-update-notifier", "--fetch-retries=1"]
+    try:
+        ran = subprocess.run(
+            [program, *arguments, *quiet],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"npm did not install the TypeScript packages within {_INSTALL_LIMIT:.0f} s") from None
+    if ran.returncode != 0:
+        errors = [line for line in ran.stderr.splitlines() if line.startswith("npm error")]
+        raise UnavailableError(f"npm cannot install the TypeScript packages: {' | '.join(errors[:3])}")
