@@ -181,7 +181,7 @@ ODD_VALUES: list[Any] = [
     -(2**53 - 1),
     [None, [None], {"": None}],
     {"__proto__": 1, "constructor": 2, "10": 3, "9": 4, "ключ": 5, "a b": 6},
-    "\0\x1f\x7f\u2028\u2029\ufeff\\\"/",
+    '\0\x1f\x7f\u2028\u2029\ufeff\\"/',
     "Grüße 👋🏽 \U0010ffff",
     deep(90),
     [[i] for i in range(1000)],

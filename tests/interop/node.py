@@ -58,7 +58,8 @@ class Node:
         try:
             return self.start(do, **arguments).result(timeout)
         except TimeoutError:
-            raise AssertionError(f"Node did not answer {do!r} within {timeout} s; it printed:\n{self.output()}") from None
+            problem = f"Node did not answer {do!r} within {timeout} s; it printed:\n{self.output()}"
+            raise AssertionError(problem) from None
 
     def _read(self) -> None:
         assert self._process.stdout is not None

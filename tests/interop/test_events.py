@@ -157,7 +157,7 @@ def test_dates(server: Server, basin: str, peer: Peer, pubsub: S2PubSub) -> None
 
 @pytest.mark.shows("unknown keys, old and newer envelopes", "records read by both")
 def test_envelopes_of_other_versions(server: Server, basin: str, peer: Peer, pubsub: S2PubSub) -> None:
-    """Records without an attempt, with unknown keys, and with white space are events for both; Python keeps the keys."""
+    """Records without an attempt, with unknown keys and with white space are events for both; Python keeps the keys."""
     bodies = [
         json.dumps(ENVELOPE).encode(),
         json.dumps({**ENVELOPE, "deliveryAttempt": 3}).encode(),
@@ -171,7 +171,7 @@ def test_envelopes_of_other_versions(server: Server, basin: str, peer: Peer, pub
     ours = pubsub.get_history(RUN_TOPIC)
     theirs = peer.call("history", topic=RUN_TOPIC)
     assert [event.delivery_attempt for event in ours] == [1, 3, 2, 1, 1, 1, 1]
-    assert [(event.index, event.id, event.type, event.run_id, event.data, event.delivery_attempt) for event in ours] == [
+    assert [(e.index, e.id, e.type, e.run_id, e.data, e.delivery_attempt) for e in ours] == [
         tuple(event[key] for key in ("index", "id", "type", "runId", "data", "deliveryAttempt")) for event in theirs
     ]
     assert ours[3].extra == {"producedAt": 1.5, "outputProcessed": True, "new": {"a": []}}
