@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future
-from datetime import datetime
 from typing import Protocol, TypeVar
 
 import attrs
@@ -24,13 +23,14 @@ from tenacity import RetryCallState
 from s2pubsub.codec import decode_batch
 from s2pubsub.errors import ClosedError, OperationTimeoutError, ReplayGapError, StoreError, TopicGoneError
 from s2pubsub.event import Event
+from s2pubsub.incarnation import Incarnation
 from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.stats import Counters
-from s2pubsub.store import Batch, Reader, Store, StreamInfo
+from s2pubsub.store import Batch, Reader, Store
 
 T = TypeVar("T")
 
@@ -100,13 +100,16 @@ class Follower:
         self._feed = feed
         self._next_index = feed.start
         self._reached = False  # the start: before that, an offset beyond the tail waits at the tail
-        self._created: Future[StreamInfo | None] | None = None  # the stream as it was when first read
+        self._incarnation = Incarnation(feed.store, feed.topic, feed.stream)
+        self._opened = False
         self._limited_reads: int | None = None  # None: unlimited sessions
         self._outage = Outage(f"subscription to topic {feed.topic!r}", feed.logger)
 
     def run(self) -> None:
         """Follow until stopped (returns) or until the topic or the server ends it (raises)."""
         stop = self._feed.stop
+        if self._feed.existed:
+            self._incarnation.note()
         for attempt in reconnecting(stop, self._outage.wait_announced):
             with attempt:
                 while not stop.is_set():
@@ -121,8 +124,9 @@ class Follower:
         limited = self._limited_reads is not None
         opened_at = time.monotonic()
         try:
-            if self._created is not None and self._next_index > 0:
-                self._check_same_stream()
+            if self._opened and self._next_index > 0:
+                self._incarnation.check(self._await)
+            self._opened = True
             reader = self._open()
             try:
                 end = self._read(reader, schedule)
@@ -173,8 +177,7 @@ class Follower:
             if isinstance(answer, str):
                 return answer
             self._outage.over()
-            if self._created is None:
-                self._created = feed.store.find_for_reader(feed.stream)
+            self._incarnation.note()
             if answer.records:
                 schedule.attempt_number = 1
                 expected = self._check_contiguous(answer, expected)
@@ -234,23 +237,11 @@ class Follower:
         if tail == self._next_index:
             self._reached = True
 
-    def _check_same_stream(self) -> None:
-        """A stream that was deleted would be made anew by reading it, on a basin with create-on-read."""
-        feed = self._feed
-        found = self._await(feed.store.find_for_reader(feed.stream))
-        if found is None or found.deleting:
-            raise TopicGoneError(feed.topic)
-        known = _created_at(self._created)
-        if known is None:
-            self._created = feed.store.find_for_reader(feed.stream)
-        elif known != found.created_at:
-            raise TopicGoneError(feed.topic)
-
     def _verdict(self, error: StoreError) -> Exception:
         if error.kind in ("outage", "name"):
             return Interrupted(error)
         if error.kind == "gone":
-            if self._feed.existed or self._created is not None:
+            if self._incarnation.noted:
                 return TopicGoneError(self._feed.topic)
             return Interrupted(error)  # it never existed: wait for it
         if error.kind == "past_tail":
@@ -292,13 +283,6 @@ class Outage:
             seconds = time.monotonic() - self._began_at
             self._began_at = None
             self._logger.info("the %s goes on after %.1f s", self._what, seconds)
-
-
-def _created_at(lookup: Future[StreamInfo | None] | None) -> datetime | None:
-    if lookup is None or not lookup.done() or lookup.cancelled() or lookup.exception() is not None:
-        return None
-    found = lookup.result()
-    return None if found is None else found.created_at
 
 
 def find_tail(store: Store, topic: str, stream: str, deadline: Deadline, stop: Stop) -> tuple[int, bool]:

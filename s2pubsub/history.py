@@ -8,18 +8,22 @@ again at the next index. Nothing retained although the tail is ahead is a replay
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from typing import TypeVar
 
 from tenacity import RetryCallState
 
 from s2pubsub.codec import decode_batch
 from s2pubsub.errors import ClosedError, OperationTimeoutError, ReplayGapError, StoreError, TopicGoneError
 from s2pubsub.event import Event
+from s2pubsub.incarnation import Incarnation
 from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.worker import Stop
-from s2pubsub.store import Batch, End, PastTailError, Reader, Record, Store
+from s2pubsub.store import PastTailError, Reader, Record, Store
+
+T = TypeVar("T")
 
 _PAGE = 1000
 
@@ -44,6 +48,7 @@ class HistoryReader:
         self._logger = logger
         self._tail = 0
         self._reader: Reader | None = None
+        self._incarnation = Incarnation(store, topic, stream)
 
     def batches(self) -> Iterator[list[Event]]:
         """The events, a list at a time; lists may be empty.
@@ -74,6 +79,14 @@ class HistoryReader:
     def _first_page(self, deadline: Deadline) -> list[Record]:
         if self._next_index >= self._tail:
             return []
+        if self._tail - self._next_index > _PAGE:
+            self._incarnation.note()  # there will be a session
+        return self._unary_page(deadline)
+
+    def _unary_page(self, deadline: Deadline) -> list[Record]:
+        """Up to a page by one request: also where a session has ended early, since that may be a connection closed in
+        an orderly way, or that nothing is retained.
+        """
         count = min(_PAGE, self._tail - self._next_index)
         records = self._store.read(self._stream, self._next_index, count, deadline)
         if not records:
@@ -113,6 +126,7 @@ class HistoryReader:
         try:
             while True:
                 if self._reader is None:
+                    self._incarnation.check(lambda look_up: self._await(look_up, deadline))
                     self._reader = self._store.open(
                         self._stream,
                         self._next_index,
@@ -120,11 +134,11 @@ class HistoryReader:
                         stop=self._stop,
                         deadline=deadline,
                     )
-                answer = self._answer(self._reader, deadline)
+                answer = self._await(self._reader.request(), deadline)
                 if isinstance(answer, str):
                     self._close()
                     if answer == "ended":
-                        raise ReplayGapError(self._topic, self._next_index, self._tail)
+                        return self._unary_page(deadline)
                     continue  # it parked while our consumer was busy
                 if answer.records:
                     return answer.records
@@ -136,14 +150,13 @@ class HistoryReader:
                 raise TopicGoneError(self._topic) from error
             raise
 
-    def _answer(self, reader: Reader, deadline: Deadline) -> Batch | End:
-        request = reader.request()
-        wait([request], deadline.remaining())
-        if request.cancelled():
+    def _await(self, answer: Future[T], deadline: Deadline) -> T:
+        wait([answer], deadline.remaining())
+        if answer.cancelled():
             raise ClosedError("the client is closed")
-        if not request.done():
+        if not answer.done():
             raise OperationTimeoutError(f"history of topic {self._topic!r} did not come within {self._timeout} s")
-        return request.result()
+        return answer.result()
 
     def _close(self) -> None:
         if self._reader is not None:

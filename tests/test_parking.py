@@ -73,8 +73,8 @@ def test_stopped_consumers_hold_up_nobody(make_pubsub: MakePubSub, stopped: int)
 @ON_LITE
 @pytest.mark.limit(60)
 def test_what_a_parked_subscriber_asks_for(through: S2PubSub, proxy: FaultProxy) -> None:
-    """Design 2.2: parked, it has no session open; with room again it asks for that much from the next index on, until it
-    has caught up, and then without a limit.
+    """Design 2.2: parked, it has no session open; with room again it asks for that much from the next index on, until
+    it has caught up, and then without a limit.
     """
     fill(through, 6)
     with through.subscribe_from_offset(BACKLOG, 0) as events:
@@ -98,8 +98,8 @@ def test_what_a_parked_subscriber_asks_for(through: S2PubSub, proxy: FaultProxy)
 
 @pytest.mark.limit(60)
 def test_a_slow_callback(make_pubsub: MakePubSub) -> None:
-    """Design 2.2: a callback that takes its time parks its session, too: nobody waits for it and it gets each index once;
-    what comes live while it is slow, too.
+    """Design 2.2: a callback that takes its time parks its session, too: nobody waits for it and it gets each index
+    once, what comes live while it is slow, too.
     """
     pubsub = make_pubsub()
     fill(pubsub, 15)
@@ -217,8 +217,8 @@ def test_a_slow_reader_of_history(make_pubsub: MakePubSub) -> None:
 @ON_LITE
 @pytest.mark.limit(60)
 def test_sessions_that_are_closed_end_at_the_server(through: S2PubSub, proxy: FaultProxy) -> None:
-    """Design 2.4: sessions at the tail that are closed while events arrive all end, also on Python 3.11, where the SDK's
-    close may wait for ever once a frame is buffered.
+    """Design 2.4: sessions at the tail that are closed while events arrive all end, also on Python 3.11, where the
+    SDK's close may wait for ever once a frame is buffered.
     """
     stop = threading.Event()
     writer = threading.Thread(
