@@ -6,11 +6,13 @@ outside the prefix, and events published with ``local_only``, stay in this proce
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any, Self
@@ -25,8 +27,9 @@ from s2pubsub.errors import (
     StoreError,
 )
 from s2pubsub.event import Event, build_event
+from s2pubsub.fencing import Fencing, check_fenced
 from s2pubsub.following import Feed, Sink, find_tail
-from s2pubsub.held_lease import HeldLeases
+from s2pubsub.held_lease import HeldLease, HeldLeases
 from s2pubsub.history import HistoryReader
 from s2pubsub.lease_register import SYSTEM_CLOCK, Clock
 from s2pubsub.leases import S2LeaseProvider
@@ -48,6 +51,9 @@ from s2pubsub.transport import Transport, TransportSubscription
 
 Start = str | int
 """``"latest"``, ``"earliest"``, or the index of the first event."""
+
+_OPEN_LIMIT = 30.0
+"""Seconds to reach the server for publishers that begin at the tail."""
 
 _MAX_BATCH = 1000
 _MAX_BATCH_BYTES = 2**20
@@ -224,6 +230,8 @@ class S2PubSub:
         max_in_flight: int = 1024,
         max_bytes: int = 4 * 2**20,
         exactly_once: bool = False,
+        lease: HeldLease | None = None,
+        first_index: int | None = None,
     ) -> Publisher:
         """Open a publisher: pipelined, in the order of its calls, with futures instead of waiting.
 
@@ -233,37 +241,47 @@ class S2PubSub:
             max_bytes: the same for the sum of their records; one larger event goes alone.
             exactly_once: it is the only writer of the topic. Then no event is stored twice, whatever is lost on the
                 way, and a second writer is noticed: ``StoreError`` with the code ``second_writer``.
+            lease: what ``leases.hold`` returned. Then events are stored only while that owner's token is in force;
+                after that they fail with ``LeaseLostError``. On the lease's own topic, ``leases.thread_topic(key)``, or
+                another one that is not a run's; with one publisher per lease, and not with ``exactly_once``.
+            first_index: index that its first event must get with ``exactly_once``, where that is not the tail as it is
+                now: 0 claims a new topic, the tail known from a reading excludes that somebody has written since.
 
         Raises:
-            ValueError: the topic is local, which has nothing to wait for: use ``publish``. Or a bound is below 1.
-            StoreError, OperationTimeoutError: ``exactly_once``, and the topic's tail could not be read in 30 s.
+            ValueError: the topic is local, which has nothing to wait for: use ``publish``. Or a bound is below 1, or
+                the lease does not fit.
+            StoreError, OperationTimeoutError: ``exactly_once`` or ``lease``, and the server was not reached in 30 s.
+            LeaseLostError: ``lease`` is not held any more.
             ClosedError: the client is closed.
         """
-        return self._open_publisher(topic, max_in_flight, max_bytes, exactly_once=exactly_once)
-
-    def _open_publisher(
-        self,
-        topic: str,
-        max_in_flight: int = 1024,
-        max_bytes: int = 4 * 2**20,
-        *,
-        exactly_once: bool = False,
-        first_index: int | None = None,
-    ) -> Publisher:
-        """``publisher``; ``first_index`` is the index that its first event must get, where that is not the tail."""
         check_bounds(max_in_flight, max_bytes)
         self._check_open()
         stream = self._stream(topic)
         if stream is None:
             raise ValueError(f"topic {topic!r} is local, so it has no publisher(): use publish(), which does not wait")
-        if exactly_once and first_index is None:
-            first_index, _ = find_tail(self._store, topic, stream, Deadline.after(30.0), self._stop)
+        if lease is not None:
+            check_fenced(topic, lease, exactly_once)
+        if first_index is not None and not exactly_once:
+            raise ValueError("first_index goes with exactly_once=True")
+        deadline = Deadline.after(_OPEN_LIMIT)
+        if (exactly_once and first_index is None) or lease is not None:
+            first_index, _ = find_tail(self._store, topic, stream, deadline, self._stop)
         pipe = Pipe(topic, max_in_flight, max_bytes, self._done, self._counters, self._logger)
-        with self._lock:
-            self._check_open()
-            self._done.start()
-            self._open.add_pipe(pipe)
-            pipe.run(lambda: self._store.start_appender(stream, pipe.outbox, pipe, position=first_index))
+        start = partial(self._store.start_appender, stream, pipe.outbox, pipe, position=first_index)
+        if lease is not None:
+            fencing = Fencing(pipe, lease)
+            start = partial(
+                start, token=fencing.begin(self._store, stream, deadline, self._stop), is_own=fencing.is_own
+            )
+        try:
+            with self._lock:
+                self._check_open()
+                self._done.start()
+                self._open.add_pipe(pipe)
+                pipe.run(start)
+        except BaseException:
+            pipe.end()
+            raise
         return Publisher(pipe, self, self._settings.default)
 
     # -- subscribing ---------------------------------------------------------------------------------------------
@@ -613,16 +631,15 @@ class S2PubSub:
             self._closed = True
             parts = list(self._parts)
         self._stop.set()
-        for part in parts:
-            part.close(timeout=deadline.remaining())
-        self._open.close(deadline)
-        try:
-            self._open.close_publishers(deadline)
-        finally:
-            self._held.release(deadline)  # after the callbacks and publishers, whose work they may guard
-            self._loop.close(deadline)
-            self._held.join(deadline)
-            self._done.close(deadline)
+        with contextlib.ExitStack() as steps:  # from the last to the first, each whatever the others raise
+            steps.callback(self._done.close, deadline)
+            steps.callback(self._held.join, deadline)
+            steps.callback(self._loop.close, deadline)
+            steps.callback(self._held.release, deadline)  # after callbacks and publishers, whose work they may guard
+            steps.callback(self._open.close_publishers, deadline)
+            steps.callback(self._open.close, deadline)
+            for part in reversed(parts):
+                steps.callback(_close, part, deadline)
 
     def __enter__(self) -> Self:
         return self
@@ -681,6 +698,10 @@ class S2PubSub:
         closed = self._closed
         self._reset()
         self._closed = closed
+
+
+def _close(part: Closable, deadline: Deadline) -> None:
+    part.close(timeout=deadline.remaining())
 
 
 def _stored(event: Event, index: int) -> Event:

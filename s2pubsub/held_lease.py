@@ -20,7 +20,7 @@ import attrs
 
 from s2pubsub.errors import ClosedError, LeaseLostError, OperationTimeoutError, S2PubSubError
 from s2pubsub.fence import check_owner
-from s2pubsub.lease_register import Denied, Grant, HaltedError, Register
+from s2pubsub.lease_register import Denied, Grant, HaltedError, Register, Send
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.loop import Log
@@ -111,6 +111,31 @@ class HeldLease:
         """
         check_owner(to)
         self._holding.ask(Order("transfer", Deadline.after(timeout), to))
+
+    def attach(self, make_send: Callable[[Send], Send], on_over: Callable[[S2PubSubError], object]) -> str:
+        """For a fenced publisher of the lease's own topic: let it write the tokens, in order with its events.
+
+        Args:
+            make_send: gets what has written tokens so far, returns what writes them from now on.
+            on_over: called once with the reason when the lease is not held any more; must be quick and not raise.
+
+        Returns:
+            the token in force; a renewal that is under way may replace it by another one of the same owner.
+
+        Raises:
+            ValueError: another publisher is attached.
+        """
+        self.check()
+        self._holding.attach(make_send, on_over)
+        return self.token
+
+    def detach(self) -> None:
+        """End ``attach``."""
+        self._holding.detach()
+
+    def mark_lost(self, reason: str) -> None:
+        """For a publisher whose append was refused, since the token is not in force any more."""
+        self._holding.end(LeaseLostError(self.key, self.owner, reason))
 
     def release(self, *, timeout: float | None = 5.0) -> None:
         """Give the lease up; nothing happens if it is not held any more.
@@ -208,6 +233,8 @@ class Holding:
         self._wake = Wake()
         self._patience = Stop()  # never set: an order ends by its deadline
         self._left = False  # the thread takes no orders any more
+        self._own_send = register.send
+        self._on_over: Callable[[S2PubSubError], object] | None = None
         self._renew_at = self._next_renewal()
         self._failure: Exception | None = None
         self._worker: Worker | None = None
@@ -234,8 +261,24 @@ class Holding:
             self.over = error
         if isinstance(error, LeaseLostError):
             self.lost.set()
+        if self._on_over is not None:
+            self._on_over(error)
         self._wake.set()
         return True
+
+    def attach(self, make_send: Callable[[Send], Send], on_over: Callable[[S2PubSubError], object]) -> None:
+        """See ``HeldLease.attach``."""
+        with self._lock:
+            if self._on_over is not None:
+                raise ValueError(f"lease {self.register.key!r} has a publisher already; several threads may share it")
+            self._on_over = on_over
+            self.register.send = make_send(self._own_send)
+
+    def detach(self) -> None:
+        """See ``HeldLease.detach``."""
+        with self._lock:
+            self._on_over = None
+            self.register.send = self._own_send
 
     def ask(self, order: Order) -> None:
         """Have ``order`` carried out and wait for it."""

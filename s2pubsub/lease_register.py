@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random, SystemRandom
 from typing import Protocol, TypeVar
 
@@ -25,6 +26,9 @@ from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.store import ConditionError, Store
 
 T = TypeVar("T")
+
+Send = Callable[[str, str, Deadline], None]
+"""Sets a fencing token if the second one is in force, by a deadline; raises as ``Store.fence`` does."""
 
 MAX_RACES = 3
 """How often an attempt goes on after somebody else has changed the token under it."""
@@ -145,6 +149,9 @@ class Register:
         stream: its name.
         key: the lease's name, for messages.
         clock, random: of this process.
+
+    Attributes:
+        send: writes a token; a fenced publisher of the same stream takes this over, to keep the order.
     """
 
     def __init__(
@@ -155,6 +162,7 @@ class Register:
         self._store = store
         self._stream = stream
         self._random = random or SystemRandom()
+        self.send: Send = partial(store.fence, stream)
         self._sent: dict[str, Grant] = {}  # may have been stored
 
     # -- what callers want ---------------------------------------------------------------------------------------
@@ -265,7 +273,7 @@ class Register:
                 self._sent[grant.text] = grant
                 begun = time.monotonic()
                 try:
-                    self._store.fence(self._stream, grant.text, expected, _attempt(deadline))
+                    self.send(grant.text, expected, _attempt(deadline))
                 except ConditionError as mismatch:
                     if mismatch.token is None:
                         raise

@@ -71,7 +71,7 @@ class Pipe:
         self.reported = False  # the failure, to a caller
         self.kept_alive: object = None  # by an appender that works on behalf of a dropped handle
         self.explain: Callable[[S2PubSubError], S2PubSubError] = lambda error: error
-        self.on_end: Callable[[Pipe], object] = lambda pipe: None
+        self.on_end: list[Callable[[Pipe], object]] = []
         self._completer = completer
         self._counters = counters
         self._logger = logger
@@ -83,15 +83,17 @@ class Pipe:
     def run(self, start: Callable[[], Appending]) -> None:
         """Start the appender."""
         self._appending = start()
-        self._appending.ended.add_done_callback(lambda _: self._ended())
+        self._appending.ended.add_done_callback(lambda _: self.end())
 
-    def _ended(self) -> None:
+    def end(self) -> None:
+        """The appender has ended, or was not started."""
         error = ClosedError(f"the publisher of topic {self.topic!r} is closed")
         error.outcome = "not_stored"
         if left := self.outbox.refuse(error):  # the loop ended before the appender began
             self.failed(left, error)
         self.kept_alive = None
-        self.on_end(self)
+        for action in self.on_end:
+            action(self)
 
     # -- told on the I/O loop ------------------------------------------------------------------------------------
 
@@ -101,14 +103,15 @@ class Pipe:
 
     def failed(self, items: Sequence[Pending], error: S2PubSubError) -> None:
         """See ``store.appending.Outlet``."""
-        error = self.explain(error)
+        explained = self.explain(error)
         if self.failure is None:
-            self.failure = error
+            self.failure = explained
+        events = sum(item.fence is None for item in items)
         if error.outcome == "unknown":
-            self._unknown += len(items)
+            self._unknown += events
         else:
-            self._not_stored += len(items)
-        self._completer.soon(partial(self._break, items, error))
+            self._not_stored += events
+        self._completer.soon(partial(self._break, items, explained, error))
 
     def interrupted(self, state: RetryCallState) -> None:
         """See ``store.appending.Outlet``."""
@@ -133,16 +136,16 @@ class Pipe:
                 pending.body = b""  # its user may keep the future
                 try:
                     pending.set_result(event)
-                except BaseException:  # noqa: BLE001  # a done-callback's SystemExit or KeyboardInterrupt
+                except BaseException:  # a done-callback's SystemExit or KeyboardInterrupt
                     self._logger.exception("a done-callback of an event of topic %r", self.topic)
-            self._counters.published += len(some)
+            self._counters.published += sum(pending.fence is None for pending in some)
             self.outbox.complete(len(some), size)
 
-    def _break(self, items: Sequence[Pending], error: S2PubSubError) -> None:
+    def _break(self, items: Sequence[Pending], error: S2PubSubError, bare: S2PubSubError) -> None:
         for pending in items:
             try:
-                pending.set_exception(fresh(error))
-            except BaseException:  # noqa: BLE001  # as above
+                pending.set_exception(fresh(error if pending.fence is None else bare))
+            except BaseException:  # as above
                 self._logger.exception("a done-callback of an event of topic %r", self.topic)
         self.outbox.complete(len(items), sum(pending.size for pending in items))
 
@@ -219,13 +222,11 @@ class Publisher:
     def publish(self, *, type: str, data: Any, run_id: str = "", timeout: float | None = 30.0) -> Future[Event]:
         """Take an event for publishing; return the future of it with its ``index``, when S2 has stored it.
 
-        Futures complete in order, on one thread of the client; a done-callback that waits holds up the others. They
-        cannot be cancelled.
+        ``type``, ``data`` and ``run_id`` are as for ``S2PubSub.publish``. Futures complete in order, on one thread of
+        the client; a done-callback that waits holds up the others. They cannot be cancelled.
 
-        Args:
-            type, data, run_id: as for ``S2PubSub.publish``. ``data`` must not be changed before it is stored.
-            timeout: seconds to wait for room when too much is in flight; None for no limit. Once taken, an event has no
-                time limit: give one to ``result``, ``flush`` or ``close``.
+        ``timeout`` is in seconds and for finding room when too much is in flight; None for no limit. Once taken, an
+        event has no time limit: give one to ``result``, ``flush`` or ``close``.
 
         Raises:
             EncodeError: ``data`` is not strict JSON or too large.
@@ -244,7 +245,7 @@ class Publisher:
             raise
         except TimeoutError:
             error = OperationTimeoutError(
-                f"topic {self._topic!r}: no room within {timeout} s, {self._pipe.outbox.unfinished} events are in flight"
+                f"topic {self._topic!r}: no room within {timeout} s, {self.in_flight} events are on their way"
             )
             error.outcome = "not_stored"
             raise error from None

@@ -102,7 +102,11 @@ class Registry:
         """Know a publisher until it has ended."""
         with self._lock:
             self._pipes.add(pipe)
-        pipe.on_end = self._pipes.discard
+        pipe.on_end.append(self._forget_pipe)
+
+    def _forget_pipe(self, pipe: Pipe) -> None:
+        with self._lock:
+            self._pipes.discard(pipe)
 
     def pipes(self) -> list[Pipe]:
         """Publishers that are open or have not ended yet."""

@@ -390,7 +390,7 @@ def test_a_dropped_publisher_warns_and_stores_what_is_pending(pubsub: S2PubSub) 
     """Dropping a publisher with pending events is a ResourceWarning; the events are stored all the same."""
     publisher = pubsub.publisher(TOPIC)
     futures = publish_all(publisher, range(200))
-    with pytest.warns(ResourceWarning, match="unclosed <Publisher"):
+    with pytest.warns(ResourceWarning, match="unclosed <Publisher"):  # noqa: PT031 - what drops it may be either
         del publisher
         gc.collect()
     assert [future.result(LONG).index for future in futures] == list(range(200))
@@ -477,7 +477,8 @@ pubsub.close()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_told_and_the_parent_goes_on(server: Server, basin: str, pubsub: S2PubSub) -> None:
     """C40, C42: in the child the inherited publisher raises the closed error and a new one works; the parent's
-    own goes on undisturbed."""
+    own goes on undisturbed.
+    """
     script = f"""
 import os
 from s2pubsub import ClosedError, S2PubSub
@@ -547,9 +548,9 @@ def test_a_second_writer_is_an_error_that_says_so(pubsub: S2PubSub) -> None:
 
 def test_a_first_index_claims_a_new_topic(pubsub: S2PubSub) -> None:
     """Two publishers that both want index 0: one gets it, the other one is told of a second writer."""
-    with pubsub._open_publisher(TOPIC, exactly_once=True, first_index=0) as first:
+    with pubsub.publisher(TOPIC, exactly_once=True, first_index=0) as first:
         assert first.publish(type="start", data=None).result(LONG).index == 0
-        second = pubsub._open_publisher(TOPIC, exactly_once=True, first_index=0)
+        second = pubsub.publisher(TOPIC, exactly_once=True, first_index=0)
         error = second.publish(type="start", data=None).exception(LONG)
         assert isinstance(error, StoreError)
         assert error.code == "second_writer"

@@ -69,6 +69,6 @@ def _run(queue: SimpleQueue[Action | None], logger: Log) -> None:
     while (action := queue.get()) is not None:
         try:
             action()
-        except BaseException:  # noqa: BLE001  # a callback's SystemExit must not end the thread either
+        except BaseException:  # a callback's SystemExit must not end the thread either
             logger.exception("while completing futures")
         del action  # nothing of the last batch is kept alive while the thread waits for the next one

@@ -47,6 +47,7 @@ class Outbox(Generic[T]):
         self._completed = 0
         self._idle = True  # the consumer waits
         self._refusal: S2PubSubError | None = None
+        self._refused = False  # by the consumer, which is gone
         self._make_locks()
         reset_in_child(self)
 
@@ -58,7 +59,9 @@ class Outbox(Generic[T]):
     # -- the producers' side -------------------------------------------------------------------------------------
 
     def put(self, item: T, size: int, timeout: float | None, *, urgent: bool = False) -> None:
-        """Add ``item``; wait up to ``timeout`` seconds while there is no room, unless ``urgent``.
+        """Add ``item``; wait up to ``timeout`` seconds while there is no room.
+
+        One that is ``urgent`` does not wait, and is accepted although the producers have finished.
 
         Raises:
             TimeoutError: no room in time; the item was not added.
@@ -66,7 +69,7 @@ class Outbox(Generic[T]):
         """
         waiter: _Waiter[T] | None = None
         with self._lock:
-            if self._refusal is not None:
+            if self._refusal is not None and (self._refused or not urgent):
                 raise fresh(self._refusal)
             if (not self._waiters and self._fits(size)) or urgent or self._exempt():
                 self._accept(item, size)
@@ -188,6 +191,7 @@ class Outbox(Generic[T]):
         """``finish(error)`` by the consumer: also give it what it has not taken."""
         with self._lock:
             self._refuse(error)
+            self._refused = True
             left = [item for item, _ in self._queue]
             self._queue.clear()
             return left
@@ -228,6 +232,7 @@ class Outbox(Generic[T]):
         self._completed = self._accepted
         self._items = self._bytes = 0
         self.wake = _nothing
+        self._refused = True
         self._refusal = inherited()
         self._refusal.outcome = "not_stored"
 

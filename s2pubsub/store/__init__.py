@@ -228,10 +228,11 @@ class Store:
         *,
         position: int | None = None,
         token: str | None = None,
+        is_own: Callable[[str], bool] = lambda token: False,
     ) -> Appending:
         """Append what ``outbox`` takes to ``stream``, through sessions, until it has ended; see ``Appender``."""
         place = Place(self._sessions, stream, self._stream_config, lambda s2: self._stream(s2, stream))
-        appender = Appender(place, outbox, outlet, position=position, token=token)
+        appender = Appender(place, outbox, outlet, position=position, token=token, is_own=is_own)
         outbox.wake = lambda: self._soon(appender.wake)
         return Appending(self._loop.submit(appender.run()), lambda: self._soon(appender.abort))
 

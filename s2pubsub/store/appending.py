@@ -106,6 +106,7 @@ class Appender(Generic[I]):
     Args:
         position: sequence number that the first item must get: exact. With ``token``: where reading back begins.
         token: fencing token that the stream must have: fenced.
+        is_own: whether another token that is in force serves as well, since the same holder wrote it.
     """
 
     def __init__(
@@ -116,8 +117,10 @@ class Appender(Generic[I]):
         *,
         position: int | None = None,
         token: str | None = None,
+        is_own: Callable[[str], bool] = lambda token: False,
     ) -> None:
         self._place = place
+        self._is_own = is_own
         self._outbox = outbox
         self._outlet = outlet
         self._exact = position is not None and token is None
@@ -204,11 +207,12 @@ class Appender(Generic[I]):
             for batch in self._unacked:
                 await self._submit(session, batch, schedule, collecting)
             while self._failure is None:
-                while self._has_room() and self._take():
+                while self._has_room() and (batches := self._take()):
                     try:
-                        await self._submit(session, self._unacked[-1], schedule, collecting)
+                        for batch in batches:
+                            await self._submit(session, batch, schedule, collecting)
                     except s2_sdk.S2Error:
-                        if self._heard and len(self._unacked) == 1:
+                        if self._heard and not any(batch.sent for batch in self._unacked):
                             return  # it ended while it had nothing to do: no failure, but the next one is needed
                         raise
                 if self._finished():
@@ -252,28 +256,29 @@ class Appender(Generic[I]):
         in_flight = len(self._unacked)
         return in_flight < 2 or (in_flight < MAX_IN_FLIGHT and self._outbox.queued >= _FULL_ENOUGH)
 
-    def _take(self) -> bool:
+    def _take(self) -> list[_Batch[I]]:
         """Make a batch, or several around a fence, of what has queued."""
         items = self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES)
         if self._token is None:
-            if items:
-                self._add(items)
-            return bool(items)
+            return [self._add(items)] if items else []
+        batches = []
         start = 0
         for end, item in enumerate(items, 1):
             if item.fence is not None or end == len(items) or items[end].fence is not None:
-                self._add(items[start:end])
+                batches.append(self._add(items[start:end]))
                 start = end
-        return bool(items)
+        return batches
 
-    def _add(self, items: Sequence[I]) -> None:
+    def _add(self, items: Sequence[I]) -> _Batch[I]:
         entry = s2_sdk.AppendInput([_record(item) for item in items], fencing_token=self._token)
         if self._exact:
             entry.match_seq_num = self._position
             self._position += len(items)
         elif items[0].fence is not None:
             self._token = items[0].fence
-        self._unacked.append(_Batch(items, entry))
+        batch = _Batch(items, entry)
+        self._unacked.append(batch)
+        return batch
 
     async def _submit(
         self,
@@ -334,7 +339,7 @@ class Appender(Generic[I]):
             passing = self._misses < MISSING_STREAM_TRIES
         elif isinstance(failure, ConditionError) and not isinstance(error, _SecondWriter):
             self._misses += 1
-            passing = self._misses < _MISMATCHES and (self._exact or self._is_own(failure.token))
+            passing = self._misses < _MISMATCHES and (self._exact or self._adopt(failure.token))
             self._read_back_first = self._read_back_first or passing
         return Interrupted(failure) if passing else failure
 
@@ -344,8 +349,20 @@ class Appender(Generic[I]):
         if self._exact and any(batch.uncertain for batch in self._unacked):
             self._read_back_first = True
 
-    def _is_own(self, token: str | None) -> bool:
-        return any(item.fence == token for batch in self._unacked for item in batch.items if item.fence is not None)
+    def _adopt(self, token: str | None) -> bool:
+        """Whether we can go on although ``token`` is in force; condition what is unacknowledged on it if needed."""
+        if token is None:
+            return False
+        if any(item.fence == token for batch in self._unacked for item in batch.items):
+            return True  # it and all before it are stored; reading back finds them
+        if not self._is_own(token):
+            return False
+        for batch in self._unacked:
+            batch.entry.fencing_token = token
+            if batch.items[0].fence is not None:
+                return True  # from there on, the tokens are those that are written here
+        self._token = token
+        return True
 
     # -- reading back --------------------------------------------------------------------------------------------
 
@@ -388,8 +405,7 @@ class Appender(Generic[I]):
         for batch in before:
             items = [item for item in batch.items if id(item) in left]
             if items:
-                self._add(items)
-                self._unacked[-1].uncertain = batch.uncertain
+                self._add(items).uncertain = batch.uncertain
 
     async def _stored_from(self, at: int) -> list[s2_sdk.SequencedRecord] | None:
         """Records from ``at``; None at the tail."""

@@ -94,7 +94,7 @@ class GroupCommit:
 
         Raises:
             OperationTimeoutError: ``deadline`` has passed, and it has left the batch: ``outcome='not_stored'`` when it
-                was not yet sent, else ``'unknown'``. If the last failure proves that nothing was stored, that is raised.
+                was not yet sent, else ``'unknown'``. A last failure which proves that nothing was stored is raised.
             S2PubSubError: the append failed.
         """
         settled = False

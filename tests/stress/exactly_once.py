@@ -149,7 +149,7 @@ def main() -> None:
     with LiteServer() if arguments.server == "lite" else EmbeddedServer() as server:
         faults = run(server, arguments.rounds, arguments.seed, arguments.workers)
     print(f"{arguments.rounds} rounds of {EVENTS} events on {arguments.server} in {time.monotonic() - began:.0f} s:")
-    print("none lost, none doubled;", ", ".join(f"{count} × {name}" for name, count in faults.most_common()))
+    print("none lost, none doubled;", ", ".join(f"{name}: {count}" for name, count in faults.most_common()))
 
 
 if __name__ == "__main__":
