@@ -1,6 +1,16 @@
 """What a transport for local topics must offer: the type of ``S2PubSub(inner=…)``.
 
 ``LocalPubSub`` is the default one. Any other class with these methods will do; it need not inherit from anything.
+What the client counts on, beyond the signatures:
+
+- every subscriber gets its own copy of an event, so that nobody sees what another reader does to it; ``codec.encode``
+  and ``codec.decode`` make copies and refuse what is not strict JSON (``EncodeError``);
+- events have no index (``index`` is None), and each publisher's arrive in the order of its calls;
+- the same callback on the same topic (and group) is one subscription; what it raises goes to ``on_error`` or to a log,
+  never to the publisher or to other subscribers, and the next event follows;
+- a subscription may be closed from its own callback, and more than once; no callback starts after that;
+- what a transport cannot do it refuses: groups with ``GroupNotSupportedError``, batches with ``ValueError``;
+- after ``close`` its methods raise ``ClosedError``; the client never closes a transport that was passed to it.
 """
 
 from __future__ import annotations

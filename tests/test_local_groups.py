@@ -320,7 +320,6 @@ def test_flush_skips_groups_that_are_only_iterated(local):
 
 def test_ctrl_c_in_a_waiting_member_loses_nothing(local):
     """C47: an exception in the waiting thread, also together with an event, leaves that event to the next reader."""
-
     done = threading.Event()
 
     def handler(signum: int, frame: Any) -> None:
