@@ -59,11 +59,11 @@ class Heard {
   }
 }
 
-const subscriptions = new Map(); // handle -> {heard, callback}
-const runs = new Map(); // handle -> {heard, output, done, result}
+const subscriptions = new Map(); // handle -> Heard
+const runs = new Map(); // handle -> {heard, done, suspensions}
 
 /** Reads a run's stream to its end in the background. */
-function follow(handle, result) {
+function follow(handle, suspensions, result) {
   const heard = new Heard();
   const { output } = result;
   const done = (async () => {
@@ -72,7 +72,7 @@ function follow(handle, result) {
     return { text, usage, finishReason, chunks: heard.items };
   })();
   done.catch(() => {}); // told to whoever asks for the outcome
-  runs.set(handle, { heard, done, result });
+  runs.set(handle, { heard, done, suspensions });
 }
 
 const commands = {
@@ -105,6 +105,9 @@ const commands = {
     });
     return { count: events.length, differing };
   },
+  async clear({ basin, topic }) {
+    await (await pubsubOf(basin)).clearTopic(topic);
+  },
   async subscribe({ basin, topic, handle, start }) {
     const pubsub = await pubsubOf(basin);
     const heard = new Heard();
@@ -124,18 +127,29 @@ const commands = {
   },
   async stream({ basin, handle, runId, say, cleanup, options }) {
     const agent = await agentOf(basin, cleanup);
-    follow(handle, await agent.stream(say, { runId, maxSteps: 5, ...options }));
+    const suspensions = new Heard();
+    const onSuspended = (data) => suspensions.add(data);
+    follow(handle, suspensions, await agent.stream(say, { runId, maxSteps: 5, onSuspended, ...options }));
   },
   async resume({ basin, handle, runId, data }) {
     const agent = await agentOf(basin);
-    follow(handle, await agent.resume(runId, data));
+    follow(handle, new Heard(), await agent.resume(runId, data));
   },
   async observe({ basin, handle, runId, offset, cleanup }) {
     const agent = await agentOf(basin, cleanup);
-    follow(handle, await agent.observe(runId, offset === undefined ? {} : { offset }));
+    const suspensions = new Heard();
+    const onSuspended = (data) => suspensions.add(data);
+    const from = offset === undefined ? {} : { offset };
+    follow(handle, suspensions, await agent.observe(runId, { onSuspended, ...from }));
   },
   async saw({ handle, type }) {
     await runs.get(handle).heard.wait((chunks) => chunks.some((chunk) => chunk.type === type));
+  },
+  async chunks({ handle }) {
+    return runs.get(handle).heard.items;
+  },
+  async suspensions({ handle, count }) {
+    return runs.get(handle).suspensions.wait((items) => items.length >= count);
   },
   async outcome({ handle }) {
     return runs.get(handle).done;
