@@ -31,7 +31,7 @@ from s2pubsub.fencing import Fencing, check_fenced
 from s2pubsub.following import Feed, Sink, find_tail
 from s2pubsub.held_lease import HeldLease, HeldLeases
 from s2pubsub.history import HistoryReader
-from s2pubsub.lease_register import SYSTEM_CLOCK, Clock
+from s2pubsub.lease_clock import SYSTEM_CLOCK, Clock
 from s2pubsub.leases import S2LeaseProvider
 from s2pubsub.local import LocalPubSub
 from s2pubsub.publisher import Pipe, Publisher, check_bounds

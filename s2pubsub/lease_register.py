@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random, SystemRandom
 from typing import Protocol, TypeVar
@@ -21,6 +20,7 @@ from tenacity.wait import wait_exponential, wait_random
 
 from s2pubsub.errors import OperationTimeoutError, S2PubSubError, StoreError
 from s2pubsub.fence import Token, decode_token, encode_token
+from s2pubsub.lease_clock import SYSTEM_CLOCK, Clock, Grant
 from s2pubsub.retry import MISSING_STREAM_TRIES
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.store import ConditionError, Store
@@ -48,34 +48,6 @@ _NO_TOKEN = "!"
 the look-up would replace it by itself."""
 
 
-def _boot_time() -> float:
-    """Seconds on a clock that goes on while the machine sleeps, where there is one."""
-    return time.clock_gettime(_BOOT_CLOCK) if _BOOT_CLOCK is not None else time.monotonic()
-
-
-_BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-@attrs.frozen
-class Clock:
-    """The two clocks that leases go by, in seconds.
-
-    Attributes:
-        wall: since 1970; other processes compare the tokens' expiries with theirs, so keep clocks synchronized.
-        boot: never set back or forward; goes on while the machine sleeps.
-    """
-
-    wall: Callable[[], float] = time.time
-    boot: Callable[[], float] = _boot_time
-
-    def now_ms(self) -> int:
-        """Epoch milliseconds."""
-        return int(self.wall() * 1000)
-
-
-SYSTEM_CLOCK = Clock()
-
-
 class Halt(Protocol):
     """Ends waits between requests: a ``Stop``, a ``threading.Event`` or the like."""
 
@@ -86,38 +58,6 @@ class Halt(Protocol):
 
 class HaltedError(Exception):
     """The halt was set before the outcome was known."""
-
-
-@attrs.frozen
-class Grant:
-    """A token of ours. Its life counts from before it was sent and is over when one of the clocks says so.
-
-    Attributes:
-        owner: whose it is; empty for the empty token, which frees the lease.
-        text: the token.
-        expires_at_ms: its end on the wall clock, as in the token.
-        ends_at: its end on the boot clock.
-    """
-
-    owner: str
-    text: str
-    expires_at_ms: int
-    ends_at: float
-
-    @property
-    def expires_at(self) -> datetime:
-        """The end on the wall clock, aware."""
-        return expiry_date(self.expires_at_ms)
-
-    def remaining(self, clock: Clock) -> float:
-        """Seconds that are left on the clock that is further; 0 or less when it is over."""
-        if clock.now_ms() >= self.expires_at_ms:
-            return 0.0
-        return min(self.expires_at_ms / 1000 - clock.wall(), self.ends_at - clock.boot())
-
-    def is_over(self, clock: Clock) -> bool:
-        """Whether its life is over."""
-        return clock.now_ms() >= self.expires_at_ms or clock.boot() >= self.ends_at
 
 
 @attrs.frozen
@@ -314,9 +254,10 @@ class Register:
     def _ask_until(self, ask: Callable[[], T], deadline: Deadline, halt: Halt) -> T:
         """Call ``ask`` until it returns, through outages, up to ``deadline``."""
         last: S2PubSubError | None = None
+        outage: StoreError | None = None
 
         def attempt() -> T:
-            nonlocal last
+            nonlocal last, outage
             if halt.is_set():
                 raise HaltedError
             if last is not None and deadline.expired:
@@ -325,6 +266,7 @@ class Register:
                 return ask()
             except _AgainError as again:
                 last = again.reason
+                outage = last if isinstance(last, StoreError) else outage
                 raise
 
         def pause(seconds: float) -> None:
@@ -340,19 +282,11 @@ class Register:
         try:
             return schedule(attempt)
         except _AgainError as again:
-            if isinstance(again.reason, OperationTimeoutError):
-                late = OperationTimeoutError(f"lease {self.key!r}: the server did not answer in time")
-                late.outcome = again.reason.outcome
-                raise late from again.reason
-            raise again.reason from again.reason.__cause__
-
-
-def expiry_date(expires_at_ms: int) -> datetime:
-    """The date of an expiry, aware; the last one there is for the years from 10000, which tokens can carry."""
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=expires_at_ms)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
+            # What the server answered says more than that the last request had no time left.
+            reason = outage or OperationTimeoutError(f"lease {self.key!r}: the server did not answer in time")
+            if again.reason.outcome != "not_stored" or reason.outcome is None:
+                reason.outcome = again.reason.outcome
+            raise reason from (outage.__cause__ if outage else again.reason)
 
 
 def _attempt(deadline: Deadline) -> Deadline:

@@ -18,8 +18,10 @@ from typing import TypeVar
 
 from s2pubsub.errors import ClosedError, LeaseLostError, LeaseUnavailableError, StoreError
 from s2pubsub.fence import MAX_EXPIRY_MS, Token, check_owner, decode_token
-from s2pubsub.held_lease import HeldLease, HeldLeases, Holding
-from s2pubsub.lease_register import SYSTEM_CLOCK, Clock, Denied, Grant, HaltedError, Register, expiry_date
+from s2pubsub.held_lease import HeldLease, HeldLeases
+from s2pubsub.lease_clock import SYSTEM_CLOCK, Clock, Grant, expiry_date
+from s2pubsub.lease_holding import Holding
+from s2pubsub.lease_register import Denied, HaltedError, Register
 from s2pubsub.lease_types import LeaseResult
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.loop import Log
