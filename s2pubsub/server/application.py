@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 
 from s2pubsub.server import forms
 from s2pubsub.server.catalog import Catalog
+from s2pubsub.server.chunk import Limits
 from s2pubsub.server.config import StreamConfig, stream_config
 from s2pubsub.server.control import Control
 from s2pubsub.server.exchange import Exchange
 from s2pubsub.server.failure import ApiError, BareError, DisconnectedError
-from s2pubsub.server.log import Limits
 from s2pubsub.server.names import check_stream
 from s2pubsub.server.protobuf import encode_ack, encode_tail
 from s2pubsub.server.reading import Reader, ReadRequest

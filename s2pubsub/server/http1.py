@@ -152,8 +152,12 @@ class Http1Connection:
         if self._h11.their_state is not h11.SEND_BODY or not self._transport.can_write_eof():
             self._transport.close()
             return
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has gone, and the event loop has yet to notice
+            self._transport.abort()
+            return
         self._lingering = _LINGER_BYTES
-        self._transport.write_eof()
         self._resume_reading()
         self._arm(_LINGER_TIMEOUT)
 

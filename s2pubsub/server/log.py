@@ -14,11 +14,12 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve
 
+from s2pubsub.server.chunk import Chunk, Limits, collect, expired
 from s2pubsub.server.config import INFINITE, StreamConfig
 from s2pubsub.server.failure import ApiError, ConditionError
-from s2pubsub.server.names import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, MAX_U64
+from s2pubsub.server.follower import Follower
 from s2pubsub.server.record import AppendInput, Batch, Entry, make_batch
 from s2pubsub.server.store import LogState, Store
 
@@ -27,34 +28,6 @@ Position = tuple[int, int]
 
 Ack = tuple[Position, Position, Position]
 """Where an append starts and ends, and the tail when it was acknowledged."""
-
-
-@frozen
-class Limits:
-    """How much a read may still give: records, metered bytes, and the timestamp that it stops before."""
-
-    count: int | None = None
-    size: int | None = None
-    until: int | None = None
-
-    def less(self, chunk: Chunk) -> Limits:
-        return Limits(
-            None if self.count is None else self.count - chunk.count,
-            None if self.size is None else self.size - chunk.metered,
-            self.until,
-        )
-
-
-@frozen
-class Chunk:
-    """Encoded records in a row. ``ended`` says that the read's limits allow no more than these."""
-
-    data: bytes
-    count: int
-    metered: int
-    next_seq_num: int
-    last_seq_num: int
-    ended: bool
 
 
 class StreamLog:
@@ -74,7 +47,7 @@ class StreamLog:
         self._firsts: list[int] = []
         self._cached_bytes = 0
         self._cached_from = 0 if store.cache_bytes is None else state.next_seq_num
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._followers: set[Follower] = set()
         self._rejections: deque[tuple[int, asyncio.Future[Ack], ApiError]] = deque()
 
     @property
@@ -94,7 +67,8 @@ class StreamLog:
     def close(self, code: str, message: str) -> None:
         """Let every reader and writer of this log end with that `ApiError`."""
         self._gone = (code, message)
-        self._wake()
+        for follower in self._followers:
+            follower.wake()
 
     def reopen(self) -> None:
         """Take `close` back."""
@@ -202,8 +176,8 @@ class StreamLog:
             _, result, error = self._rejections.popleft()
             if not result.done():
                 result.set_exception(error)
-        if self._waiters:
-            self._wake()
+        for follower in self._followers:
+            follower.push(batch)
 
     def _on_failure(self, generation: int) -> None:
         """Forget the positions of batches that will never be stored; once for all that fail together."""
@@ -258,14 +232,14 @@ class StreamLog:
             seq_num = max(seq_num, self._durable.trim_point)
             if seq_num >= self._cached_from:
                 start = max(0, bisect_right(self._firsts, seq_num) - 1)
-                chunk = _collect(self._batches, start, seq_num, tail, limits, now)
+                chunk = collect(self._batches, start, seq_num, tail, limits, now)
                 return chunk if chunk.count or chunk.ended else evolve(chunk, next_seq_num=max(seq_num, tail))
             batches = await self._store.fetch(self.number, seq_num)
             if not batches:
                 # All that the store had here is gone: go on with what is in memory.
                 seq_num = self._cached_from
                 continue
-            chunk = _collect(batches, 0, seq_num, tail, limits, now)
+            chunk = collect(batches, 0, seq_num, tail, limits, now)
             if chunk.count or chunk.ended or chunk.next_seq_num >= tail:
                 return chunk
             seq_num = chunk.next_seq_num
@@ -296,90 +270,22 @@ class StreamLog:
             if not batches:
                 break
             for batch in batches:
-                if batch.next_seq_num > seq_num and not _expired(batch, now):
+                if batch.next_seq_num > seq_num and not expired(batch, now):
                     return batch
             seq_num = batches[-1].next_seq_num
         for batch in self._batches[max(0, bisect_right(self._firsts, seq_num) - 1) :]:
-            if batch.next_seq_num > seq_num and not _expired(batch, now):
+            if batch.next_seq_num > seq_num and not expired(batch, now):
                 return batch
         return None
 
-    async def changed(self, seq_num: int, seconds: float) -> bool:
-        """Wait until the tail lies beyond ``seq_num`` or the log is gone; False after ``seconds``."""
-        if self._durable.next_seq_num > seq_num or self._gone is not None:
-            return True
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.add(waiter)
-        timer = loop.call_later(seconds, _set, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._waiters.discard(waiter)
-        return self._durable.next_seq_num > seq_num or self._gone is not None
+    # Following
 
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            _set(waiter)
+    def follow(self) -> Follower:
+        """Have every batch from the tail on; call it at the tail, and `unfollow` in the end."""
+        follower = Follower()
+        self._followers.add(follower)
+        return follower
 
-
-def _set(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-def _expired(batch: Batch, now: int) -> bool:
-    return batch.expires is not None and batch.expires <= now
-
-
-def _collect(batches: Sequence[Batch], start: int, seq_num: int, tail: int, limits: Limits, now: int) -> Chunk:
-    """One chunk out of ``batches[start:]``, from ``seq_num`` on and below ``tail``."""
-    count_limit = MAX_U64 if limits.count is None else limits.count
-    size_limit = MAX_U64 if limits.size is None else limits.size
-    until = MAX_U64 + 1 if limits.until is None else limits.until
-    count_room, size_room = min(count_limit, MAX_BATCH_RECORDS), min(size_limit, MAX_BATCH_BYTES)
-    parts: list[bytes] = []
-    count = metered = 0
-    last = -1
-    for index in range(start, len(batches)):
-        batch = batches[index]
-        if batch.seq_num >= tail:
-            break
-        if batch.next_seq_num <= seq_num:
-            continue
-        if _expired(batch, now):
-            seq_num = batch.next_seq_num
-            continue
-        if (
-            batch.seq_num >= seq_num
-            and batch.count <= count_room - count
-            and batch.metered <= size_room - metered
-            and batch.last_timestamp < until
-        ):
-            parts.append(batch.data)
-            count += batch.count
-            metered += batch.metered
-            seq_num = batch.next_seq_num
-            last = seq_num - 1
-            continue
-        begin = stop = max(0, seq_num - batch.seq_num)
-        ended = full = False
-        while stop < batch.count:
-            size = metered + batch.sizes[stop]
-            ended = batch.timestamps[stop] >= until or count >= count_limit or size > size_limit
-            full = count >= count_room or size > size_room
-            if ended or full:
-                break
-            count += 1
-            metered = size
-            stop += 1
-        if stop > begin:
-            parts.append(batch.data[batch.ends[begin - 1] if begin else 0 : batch.ends[stop - 1]])
-            last = batch.seq_num + stop - 1
-            seq_num = last + 1
-        if ended or full:
-            return Chunk(b"".join(parts), count, metered, seq_num, last, ended)
-    ended = count >= count_limit or metered >= size_limit
-    return Chunk(b"".join(parts), count, metered, seq_num, last, ended)
+    def unfollow(self, follower: Follower) -> None:
+        """Take `follow` back."""
+        self._followers.discard(follower)

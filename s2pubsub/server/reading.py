@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from attrs import field, frozen
 
+from s2pubsub.server.chunk import Chunk, Limits
 from s2pubsub.server.failure import ApiError, UnwrittenError
-from s2pubsub.server.log import Chunk, Limits, Position, StreamLog
+from s2pubsub.server.follower import Follower
+from s2pubsub.server.log import Position, StreamLog
 from s2pubsub.server.names import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, MAX_UNARY_WAIT
 
 _HEARTBEAT = (5.0, 15.0)
+_chance = random.Random()  # our own, so that a seed which the program sets for itself is left alone
 
 
 @frozen
@@ -73,6 +77,8 @@ class Reader:
         self._limits = request.limits
         self._position = 0
         self._ended = False
+        self._following = False
+        self._deadline: float | None = None
 
     async def start(self) -> None:
         """Find the first position. `UnwrittenError` when it is at the tail or beyond and the read may not be there."""
@@ -100,37 +106,59 @@ class Reader:
 
     async def outputs(self) -> AsyncGenerator[Output, None]:
         """Records and heartbeats until the read ends. `ApiError` when the stream goes away meanwhile."""
-        loop = asyncio.get_running_loop()
-        wait = self._request.wait
-        deadline: float | None = None
-        heartbeat = True
         while not self._ended:
             self._log.check()
             if self._position < self._log.tail[0]:
-                output = await self._next()
+                chunk = await self._log.read(self._position, self._limits, self._clock())
+                output = self._advance(chunk)
                 if output is not None:
+                    self._deadline = None
                     yield output
-                    deadline = None
-                continue
-            if not self._request.may_follow:
+            elif self._request.may_follow and not self._wait_is_over():
+                follower = self._log.follow()
+                try:
+                    async with aclosing(self._follow(follower)) as outputs:
+                        async for output in outputs:
+                            yield output
+                finally:
+                    self._log.unfollow(follower)
+            else:
                 return
-            if wait is not None and deadline is None:
-                deadline = loop.time() + wait
-            if deadline is not None and loop.time() >= deadline:
-                return
-            if heartbeat:
-                heartbeat = False
-                yield Output(None, self._log.tail)
-                continue
-            timeout = random.uniform(*_HEARTBEAT)
-            if deadline is not None:
-                timeout = min(timeout, deadline - loop.time())
-            if not await self._log.changed(self._position, timeout):
-                heartbeat = deadline is None or loop.time() < deadline
 
-    async def _next(self) -> Output | None:
-        """The records that are there, at most one batch; None when there are none up to the tail."""
-        chunk = await self._log.read(self._position, self._limits, self._clock())
+    async def _follow(self, follower: Follower) -> AsyncGenerator[Output, None]:
+        """What comes at the tail, until the read ends or ``follower`` has lagged."""
+        loop = asyncio.get_running_loop()
+        yield Output(None, self._log.tail)
+        while not self._ended and not follower.lagged:
+            self._log.check()
+            if follower.waiting:
+                chunk = follower.take(self._position, self._log.tail[0], self._limits, self._clock())
+                output = self._advance(chunk)
+                if output is not None:
+                    self._deadline = None
+                    self._following = True
+                    yield output
+                continue
+            if self._wait_is_over():
+                self._ended = True
+                return
+            seconds = _chance.uniform(*_HEARTBEAT)
+            until = loop.time() + seconds
+            wait = seconds if self._deadline is None else min(seconds, self._deadline - loop.time())
+            if not await follower.wait(wait) and loop.time() >= until:
+                yield Output(None, self._log.tail)
+
+    def _wait_is_over(self) -> bool:
+        """Whether the read has waited at the tail for as long as it may; the first call starts the clock."""
+        wait, now = self._request.wait, asyncio.get_running_loop().time()
+        if wait is None:
+            return False
+        if self._deadline is None:
+            self._deadline = now + wait
+        return now >= self._deadline
+
+    def _advance(self, chunk: Chunk) -> Output | None:
+        """Go on behind ``chunk``; it as an output, None when it has no records."""
         self._position = chunk.next_seq_num
         self._ended = chunk.ended
         if not chunk.count:
@@ -143,17 +171,13 @@ class Reader:
         """All that is there, at most one batch; where nothing is, the next that comes within the wait."""
         chunks: list[Chunk] = []
         tail: Position | None = None
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._request.wait or 0)
-        while not self._ended:
-            if self._position < self._log.tail[0]:
-                output = await self._next()
-                if output is not None and output.chunk is not None:
+        async with aclosing(self.outputs()) as outputs:
+            async for output in outputs:
+                if output.chunk is not None:
                     chunks.append(output.chunk)
                     tail = output.tail
-                continue
-            if chunks or loop.time() >= deadline:
-                break
-            self._log.check()
-            await self._log.changed(self._position, deadline - loop.time())
+                    if self._following:
+                        break
+                elif chunks:
+                    break
         return chunks, tail

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
+from s2pubsub.server.chunk import Limits
 from s2pubsub.server.exchange import Exchange, decode
 from s2pubsub.server.failure import ApiError
-from s2pubsub.server.log import Limits
 from s2pubsub.server.names import MAX_U32, MAX_U64, check_basin, check_token
 from s2pubsub.server.reading import ReadRequest
 

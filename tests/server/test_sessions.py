@@ -83,6 +83,23 @@ def test_following_begins_with_a_heartbeat(local: LocalServer) -> None:
         assert body.endswith(b"\x12\x04\x08\x01\x10\x05")
 
 
+def test_a_follower_sees_what_is_trimmed_at_once(local: LocalServer) -> None:
+    """A run that ends with "trim everything" reaches those who follow it, and nobody who comes later."""
+    with H2Client(local.port) as client:
+        stream = client.open("GET", RECORDS + "?seq_num=0", SESSION)
+        polling = client.open("GET", RECORDS + "?seq_num=0&wait=10", BASIN)
+        client.wait(stream, lambda received: len(received.frames()) == 1)
+        trim = {"headers": [["", "trim"]], "body": "\x7f" * 8}
+        client.request("POST", RECORDS, BASIN, {"records": [{"body": "last words"}, trim, {"body": "end"}]})
+        client.wait(stream, lambda received: len(received.frames()) == 2)
+        found = message(client.streams[stream].frames()[1][1], reading=True)
+        assert [body for _, _, body in found] == [b"last words", b"\x7f" * 8, b"end"]
+        assert b"last words" in client.wait(polling, ended).body
+        late = client.request("GET", RECORDS + "?seq_num=0", BASIN)
+        assert b"last words" not in late.body
+        assert b"end" in late.body
+
+
 @pytest.mark.limit(40)
 @pytest.mark.slow
 def test_heartbeats_go_on_in_silence(local: LocalServer) -> None:
