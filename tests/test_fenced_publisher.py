@@ -20,7 +20,10 @@ KEY = "resource\0thread"
 
 def raw_records(pubsub: S2PubSub, topic: str) -> list[Any]:
     stream = pubsub._settings.stream_prefix + topic
-    return pubsub._store.read(stream, 0, 1000, Deadline.after(LONG))
+    records: list[Any] = []
+    while len(records) < pubsub.tail(topic):
+        records += pubsub._store.read(stream, len(records), 1000, Deadline.after(LONG))
+    return records
 
 
 def test_renewals_travel_among_the_events(pubsub: S2PubSub) -> None:
@@ -29,7 +32,6 @@ def test_renewals_travel_among_the_events(pubsub: S2PubSub) -> None:
     topic = leases.thread_topic(KEY)
     with leases.hold(KEY, "alice", 10.0) as lease, pubsub.publisher(topic, lease=lease) as publisher:
         stop = threading.Event()
-        futures = []
 
         def renew() -> None:
             while not stop.is_set():
@@ -37,8 +39,7 @@ def test_renewals_travel_among_the_events(pubsub: S2PubSub) -> None:
 
         renewer = threading.Thread(target=renew)
         renewer.start()
-        for number in range(1000):
-            futures.append(publisher.publish(type="n", data=number))
+        futures = [publisher.publish(type="n", data=number) for number in range(1000)]
         publisher.flush()
         stop.set()
         renewer.join(LONG)
