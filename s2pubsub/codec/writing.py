@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from s2pubsub.codec.shape import EventInput, event_inputs
@@ -63,14 +64,20 @@ def encode(
     for name, text in (("type", type), ("run_id", run_id), ("id", event_id)):
         if text.__class__ is not str:
             raise EncodeError(name, f"must be a str, not {kind_of(text)}")
-    created_at = _in_milliseconds(created_at)
+    if created_at is None:
+        now = time.time_ns() // 1_000_000
+        created_at = datetime.fromtimestamp(now / 1000, UTC)
+        created_text = f"{_second(now // 1000)}.{now % 1000:03d}Z"
+    else:
+        created_at = _in_milliseconds(created_at)
+        created_text = f"{created_at.isoformat(timespec='milliseconds')[:-6]}Z"
     extra = {} if extra is None else _checked_extra(extra)
     envelope = {
         "type": type,
         "runId": run_id,
         "data": data,
         "id": event_id,
-        "createdAt": f"{created_at.isoformat(timespec='milliseconds')[:-6]}Z",
+        "createdAt": created_text,
         "deliveryAttempt": 1,
         **extra,
     }
@@ -130,9 +137,13 @@ def _new_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
-def _in_milliseconds(moment: datetime | None) -> datetime:
-    if moment is None:
-        return datetime.fromtimestamp(time.time_ns() // 1_000_000 / 1000, UTC)
+@lru_cache(maxsize=4)
+def _second(since_1970: int) -> str:
+    """A date up to its second; the same one for all that is published in it."""
+    return datetime.fromtimestamp(since_1970, UTC).isoformat()[:19]
+
+
+def _in_milliseconds(moment: datetime) -> datetime:
     if not isinstance(moment, datetime):
         raise EncodeError("created_at", f"must be a datetime, not {kind_of(moment)}")
     if moment.utcoffset() is None:

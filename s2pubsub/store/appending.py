@@ -270,7 +270,8 @@ class Appender(Generic[I]):
         return batches
 
     def _add(self, items: Sequence[I]) -> _Batch[I]:
-        entry = s2_sdk.AppendInput([_record(item) for item in items], fencing_token=self._token)
+        records = [s2_sdk.Record(item.body) if item.fence is None else _fence(item.fence) for item in items]
+        entry = s2_sdk.AppendInput(records, fencing_token=self._token)
         if self._exact:
             entry.match_seq_num = self._position
             self._position += len(items)
@@ -444,8 +445,9 @@ def _lost(message: str) -> StoreError:
     return error
 
 
-def _record(item: Item) -> s2_sdk.Record:
-    return s2_sdk.Record(body=item.body) if item.fence is None else s2_sdk.CommandRecord.fence(item.fence)
+def _fence(token: str) -> s2_sdk.Record:
+    record: s2_sdk.Record = s2_sdk.CommandRecord.fence(token)
+    return record
 
 
 def _is_record_of(record: s2_sdk.SequencedRecord, item: Item) -> bool:
