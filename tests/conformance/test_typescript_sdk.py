@@ -36,7 +36,15 @@ def test_the_typescript_sdk_appends_reads_and_tails(tmp_path: Path, transport: s
     """Appends, pipelined sessions, live reading, tails and errors come out in TypeScript as they should."""
     with LocalServer(data=tmp_path if kept else None) as server:
         ensure_basin(server, "typescript")
-        script = [str(HERE / "typescript_check.mjs"), str(ENTRY), server.url, server.token, "typescript", "s/1", transport]
+        script = [
+            str(HERE / "typescript_check.mjs"),
+            str(ENTRY),
+            server.url,
+            server.token,
+            "typescript",
+            "s/1",
+            transport,
+        ]
         run = subprocess.run([str(NODE), *script], capture_output=True, text=True, timeout=45, check=False)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == {
