@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.servers import Server
+from tests.web.event_source import Connection
 from tests.web.processes import WebServer
 
 
@@ -54,6 +55,13 @@ def make_run(pubsub: Any) -> Callable[..., Writing]:
         return run
 
     return make
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Connection]]:
+    """Open an event stream; closed after the test."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(Connection(*args, **options))
 
 
 @pytest.fixture
