@@ -39,8 +39,14 @@ def inherited() -> ClosedError:
 def _after_in_child() -> None:
     global _lock
     _lock = threading.RLock()
+    failure = None
     for obj in list(_registered):
-        obj._reset_in_child()
+        try:
+            obj._reset_in_child()
+        except Exception as error:  # noqa: BLE001  # the others must be reset all the same, else they hang
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 if hasattr(os, "register_at_fork"):

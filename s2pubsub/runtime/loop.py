@@ -194,11 +194,10 @@ class IOLoop:
 
     def _reset_in_child(self) -> None:
         closed, loop, selector = self._closed, self._loop, self._selector
-        if loop is not None:
+        if loop is not None and selector is not None and not loop.is_closed():
             _abandoned.append((loop, self._thread, self._calls))
-            if selector is not None:
-                with contextlib.suppress(OSError):  # out of descriptors; a second best, not a reason to stop here
-                    _let_go_of_descriptors(selector)
+            with contextlib.suppress(OSError):  # out of descriptors; a second best, not a reason to stop here
+                _let_go_of_descriptors(selector)
         self._reset()
         self._closed = closed
 
@@ -208,6 +207,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         super().__init__(selector)
+        # Python's development mode is about its user's program; for this loop it has to be asked for.
+        self.set_debug(bool(os.environ.get("PYTHONASYNCIODEBUG")))
         self._ending = False
         self._pool = Pool("s2pubsub-resolver", _RESOLVERS)
 
