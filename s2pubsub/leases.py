@@ -16,7 +16,7 @@ from collections.abc import Callable
 from random import Random, SystemRandom
 from typing import TypeVar
 
-from s2pubsub.errors import ClosedError, LeaseLostError, LeaseUnavailableError, StoreError
+from s2pubsub.errors import ClosedError, LeaseLostError, LeaseUnavailableError, OperationTimeoutError, StoreError
 from s2pubsub.fence import MAX_EXPIRY_MS, Token, check_owner, decode_token
 from s2pubsub.held_lease import HeldLease, HeldLeases
 from s2pubsub.lease_clock import SYSTEM_CLOCK, Clock, Grant, expiry_date
@@ -34,7 +34,7 @@ T = TypeVar("T")
 _ASK_LIMIT = 5.0
 """Seconds in which ``hold`` without a timeout must have its answer."""
 
-_LAST_ASK = 0.5
+_LAST_ASK = 1.0
 """Seconds that a question gets which begins shortly before the end of ``hold``'s timeout."""
 
 _PAUSE, _PAUSE_GROWTH, _PAUSE_MAX = 0.1, 1.5, 1.0
@@ -180,9 +180,13 @@ class S2LeaseProvider:
                 pause = min(_PAUSE_MAX, pause * _PAUSE_GROWTH)
             if stop.is_set():
                 raise HaltedError
+            holder = None if token is None else token.owner
             if wait.expired:
-                raise LeaseUnavailableError(register.key, None if token is None else token.owner)
-            text = register.look(_asking(wait), stop)
+                raise LeaseUnavailableError(register.key, holder)
+            try:
+                text = register.look(_asking(wait), stop)
+            except OperationTimeoutError as error:
+                raise LeaseUnavailableError(register.key, holder) from error  # as far as is known
             token = self._live(decode_token(text))
             if token is None or token.owner == owner:
                 result = register.acquire(owner, ttl_ms, _asking(wait), stop, text)
