@@ -66,7 +66,7 @@ def same_for_typescript(peer: Peer, run_id: str, events: list[Event]) -> None:
 
 
 @pytest.mark.shows("text", AGENT_TO_PYTHON)
-def test_text_live_from_an_offset_and_after_the_end(peer: Peer, runs: Runs) -> None:
+def test_text_live_from_an_offset_and_after_the_end(peer: Peer, runs: Runs, core: tuple[int, ...]) -> None:
     """Python sees a piece while the model still writes, and the same run from an offset and after its end."""
     run_id = new_id()
     stream = peer.handle("stream", runId=run_id, say=f"text {run_id}")
@@ -81,13 +81,15 @@ def test_text_live_from_an_offset_and_after_the_end(peer: Peer, runs: Runs) -> N
             assert tail.result().text == live.result().text
         result = live.result()
     theirs = peer.call("outcome", handle=stream)
-    assert kinds(seen) == [
+    older = ("start", "ITERATION-COMPLETE") if core < (1, 51) else ()
+    written = [
         *["start", "STEP-START", "response-metadata"],
         *["reasoning-start", "reasoning-delta", "reasoning-end"],
         *["text-start", "text-delta", "text-end"],
         *["text-start", "text-delta", "text-delta", "text-end"],
         *["source", "file", "step-finish", "ITERATION-COMPLETE", "FINISH"],
     ]
+    assert kinds(seen) == [kind for kind in written if kind not in older]
     assert result.text == theirs["text"] == "Grüße, \U0001f44b"
     assert (result.end, result.finish_reason, result.error) == ("finish", "stop", None)
     assert {name: result.usage[name] for name in USAGE} == USAGE
@@ -115,7 +117,7 @@ def test_tools(peer: Peer, runs: Runs) -> None:
     sum_of = chunk(seen, "tool-result")["result"]
     assert sum_of == {"sum": 3, "half": 0.5, "none": None, "\u043a\u043b\u044e\u0447": ["ü", "\u2028"]}
     assert chunk(seen, "tool-error")["toolName"] == "fail"
-    assert chunk(seen, "step-finish")["stepResult"] == {"reason": "tool-calls", "isContinued": True}
+    assert chunk(seen, "step-finish")["stepResult"]["reason"] == "tool-calls"
     assert result.text == peer.call("outcome", handle=stream)["text"] == "It is 3."
     assert [step["finishReason"] for step in result.steps] == ["tool-calls", "stop"]
     assert result.usage["totalTokens"] == 26
@@ -130,7 +132,7 @@ def test_error(peer: Peer, runs: Runs, core: tuple[int, ...]) -> None:
     with runs.observe(run_id, wait_for_start=LONG) as live:
         seen = rest(live)
         result = live.result()
-    assert (result.end, result.finish_reason) == ("finish", "error")
+    assert (result.end, result.finish_reason) == (("finish", "error") if core >= (1, 51) else ("error", None))
     assert result.text == "So far"
     assert result.error is not None
     if core >= (1, 69):
@@ -166,7 +168,7 @@ def test_approval(peer: Peer, runs: Runs, approved: bool) -> None:
 
 
 @pytest.mark.shows("suspension by a tool", AGENT_TO_PYTHON)
-def test_suspension(peer: Peer, runs: Runs) -> None:
+def test_suspension(peer: Peer, runs: Runs, core: tuple[int, ...]) -> None:
     """Python sees what a tool waits for, and the result after the resumption."""
     run_id = new_id()
     peer.handle("stream", runId=run_id, say="suspension")
@@ -177,7 +179,8 @@ def test_suspension(peer: Peer, runs: Runs) -> None:
         peer.handle("resume", runId=run_id, data={"choice": "b"})
         seen += rest(live)
         assert live.result().text == "Asked."
-    assert chunk(seen, "tool-result")["result"] == {"chosen": "b"}
+    if core >= (1, 51):  # older ones do not hand the answer to the tool
+        assert chunk(seen, "tool-result")["result"] == {"chosen": "b"}
     same_for_typescript(peer, run_id, seen)
 
 
