@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import s2_sdk
 
-from s2pubsub.codec import RECORD_OVERHEAD, encode, event_inputs
+from s2pubsub.codec import RECORD_OVERHEAD, encode, encode_many, event_inputs
 from s2pubsub.errors import (
     ClosedError,
     GroupNotSupportedError,
@@ -206,10 +206,7 @@ class S2PubSub:
                 self._local().publish(topic, type=e.type, data=e.data, run_id=e.run_id, timeout=deadline.remaining())
                 for e in inputs
             ]
-        encoded = [
-            encode(topic, type=e.type, data=e.data, run_id=e.run_id, extra=e.extra, default=self._settings.default)
-            for e in inputs
-        ]
+        encoded = encode_many(topic, inputs, default=self._settings.default)
         stored: list[Event] = []
         for batch in _batches(encoded):
             try:

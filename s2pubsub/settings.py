@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import attrs
 import s2_sdk
@@ -120,9 +121,11 @@ class Settings:
         if client is None:
             assert self.access_token is not None
             assert not isinstance(self.endpoints, str)
-            made: s2_sdk.S2 = s2_sdk.S2(self.access_token, endpoints=self.endpoints, retry=retry)
-            return made
-        return client() if callable(client) else client
+            client = s2_sdk.S2(self.access_token, endpoints=self.endpoints, retry=retry)
+        made: s2_sdk.S2 = client() if callable(client) else client
+        if not isinstance(made, s2_sdk.S2):
+            raise TypeError(f"client= must make an s2_sdk.S2, not {type(made).__name__}")
+        return made
 
 
 def _endpoints(given: s2_sdk.Endpoints | str | None) -> s2_sdk.Endpoints:
@@ -135,7 +138,20 @@ def _endpoints(given: s2_sdk.Endpoints | str | None) -> s2_sdk.Endpoints:
     if not account or not basin:
         lacking = "S2_ACCOUNT_ENDPOINT" if not account else "S2_BASIN_ENDPOINT"
         raise ValueError(f"{lacking} is not set but the other endpoint is: set both, or pass endpoints=")
+    _check_url("S2_ACCOUNT_ENDPOINT" if given is None else "endpoints", account)
+    _check_url("S2_BASIN_ENDPOINT" if given is None else "endpoints", basin.replace("{basin}", "basin"))
     try:
         return s2_sdk.Endpoints(account=account, basin=basin)
     except s2_sdk.S2ClientError as error:
         raise ValueError(f"endpoints: {error}") from error
+
+
+def _check_url(setting: str, url: str) -> None:
+    """Refuse now what the SDK would refuse at the first call."""
+    try:
+        parts = urlsplit(url if "://" in url else f"https://{url}")
+        origin = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError as error:
+        raise ValueError(f"{setting}: {url!r} is no URL: {error}") from None
+    if not origin or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
+        raise ValueError(f"{setting}: {url!r} is not of the form http://host:port or https://host")

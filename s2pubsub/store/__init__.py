@@ -352,9 +352,10 @@ class Store:
                 f"deletion of stream {stream!r}", lambda s2: s2.basin(self.basin).delete_stream(stream)
             )
         except StoreError as error:
-            if missing(error):
-                return False
-            raise
+            if not missing(error):
+                raise
+            await self.find_async(stream)  # a deletion does not tell that the basin is missing; this does
+            return False
         return True
 
     def flags(self, deadline: Deadline) -> BasinFlags:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import s2_sdk
 
-from s2pubsub.errors import ClosedError, StoreError
+from s2pubsub.errors import ClosedError, S2PubSubError, StoreError
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.store.failures import classify, is_broken_client
 
@@ -74,11 +74,22 @@ class Lane:
             async with self._making:
                 tenancy = self._current
                 if tenancy is None:
-                    s2 = await asyncio.get_running_loop().run_in_executor(None, self._make)
+                    s2 = await self._made()
                     tenancy = self._current = Tenancy(s2)
                     self._all.add(tenancy)
         tenancy.users += 1
         return tenancy
+
+    async def _made(self) -> s2_sdk.S2:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, self._make)
+        except S2PubSubError:
+            raise
+        except Exception as error:
+            # The callable is the user's: what it raises may be an outage (a token that has to be fetched), or final.
+            failed = classify(error, "making the S2 client")
+            failed.outcome = "not_stored"
+            raise failed from error
 
     def leave(self, tenancy: Tenancy) -> None:
         """Give a client back."""
