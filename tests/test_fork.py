@@ -542,7 +542,7 @@ def test_a_child_does_not_disturb_the_parent(
     assert [s.finished for s in proxy.seen(ANY) if s.kind != "read_session" and s.finished != "end"] == []
 
 
-@pytest.mark.limit(60)
+@pytest.mark.limit(300)
 @pytest.mark.stress
 @pytest.mark.slow
 def test_forking_all_the_time(run: Callable[..., str], pubsub: S2PubSub) -> None:
@@ -561,8 +561,9 @@ def test_forking_all_the_time(run: Callable[..., str], pubsub: S2PubSub) -> None
             def busy(chance):
                 while not over.is_set():
                     publish(pubsub, 0)
-                    events = pubsub.subscribe_from_offset(TOPIC, 0, chance.choice([None, lambda event: None]))
-                    if chance.random() < 0.5:
+                    callback = chance.choice([None, lambda event: None])
+                    events = pubsub.subscribe_from_offset(TOPIC, 0, callback)
+                    if callback or chance.random() < 0.5:
                         events.close()
                     del events
 
@@ -578,6 +579,7 @@ def test_forking_all_the_time(run: Callable[..., str], pubsub: S2PubSub) -> None
             for thread in threads:
                 thread.join()
             pubsub.close()
-            """
+            """,
+            limit=200,
         )
     )
