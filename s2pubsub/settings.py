@@ -122,9 +122,10 @@ class Settings:
             assert self.access_token is not None
             assert not isinstance(self.endpoints, str)
             client = s2_sdk.S2(self.access_token, endpoints=self.endpoints, retry=retry)
-        made: s2_sdk.S2 = client() if callable(client) else client
-        if not isinstance(made, s2_sdk.S2):
-            raise TypeError(f"client= must make an s2_sdk.S2, not {type(made).__name__}")
+        found = client() if callable(client) else client
+        if not isinstance(found, s2_sdk.S2):
+            raise TypeError(f"client= must make an s2_sdk.S2, not {type(found).__name__}")
+        made: s2_sdk.S2 = found
         return made
 
 
