@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from datetime import datetime
 from typing import TypeVar
 
-import attrs
 import s2_sdk
 
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError, StoreError
@@ -25,11 +22,13 @@ from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
 from s2pubsub.runtime.outbox import Outbox
 from s2pubsub.runtime.worker import Stop
-from s2pubsub.store.appending import Appender, I, Outlet, Place
-from s2pubsub.store.commit import GroupCommit, not_acknowledged
+from s2pubsub.store.appending import Appender, Appending, Outlet, Place
+from s2pubsub.store.commit import GroupCommits, not_acknowledged
 from s2pubsub.store.failures import ConditionError, PastTailError
 from s2pubsub.store.lane import Lane
 from s2pubsub.store.reading import Batch, End, ReadSession, missing, open_session
+from s2pubsub.store.unacked import I
+from s2pubsub.store.values import BasinFlags, StreamInfo
 
 __all__ = ["Appending", "Batch", "ConditionError", "End", "PastTailError", "Reader", "Record", "Store", "StreamInfo"]
 
@@ -37,42 +36,7 @@ T = TypeVar("T")
 
 Record = s2_sdk.SequencedRecord
 
-_KEPT_GROUPS = 256
-"""So many streams' queues are kept although nothing is in them."""
-
 MakeClient = Callable[[], s2_sdk.S2]
-
-
-@attrs.frozen
-class StreamInfo:
-    """A listed stream."""
-
-    name: str
-    created_at: datetime
-    deleting: bool
-
-
-@attrs.frozen
-class Appending:
-    """A running appender. ``ended`` is done when it has ended; ``abort`` ends it now, without waiting."""
-
-    ended: Future[None]
-    abort: Callable[[], None]
-
-
-@attrs.frozen
-class BasinFlags:
-    """The two settings of a basin that publish/subscribe needs."""
-
-    create_stream_on_append: bool
-    create_stream_on_read: bool
-
-    def named(self) -> Sequence[tuple[str, bool]]:
-        """The settings with the names that S2 uses."""
-        return (
-            ("create-stream-on-append", self.create_stream_on_append),
-            ("create-stream-on-read", self.create_stream_on_read),
-        )
 
 
 class Store:
@@ -112,9 +76,8 @@ class Store:
         reset_in_child(self)
 
     def _reset_in_child(self) -> None:
-        self._commits: dict[str, GroupCommit] = {}  # what a parent has in flight is the parent's to store
-        self._ended = False
-        self._commit_lock = threading.RLock()  # reentrant, since a signal handler or a finalizer may publish
+        # What a parent has in flight is the parent's to store.
+        self._commits = GroupCommits(self._append_bodies, self._soon)
 
     # -- appends -------------------------------------------------------------------------------------------------
 
@@ -123,23 +86,12 @@ class Store:
         began = time.monotonic()
         with self._outcomes():
             self._loop.start()
-            with self._commit_lock:
-                group = self._commits.get(stream) or self._new_group(stream)
-                item = group.begin(body)
             try:
-                return group.finish(item, deadline)
+                return self._commits.commit(stream, body, deadline)
             except OperationTimeoutError:
                 # The append itself goes on for the other callers of its batch.
                 self._soon(lambda: self._write.doubt(began))
                 raise
-
-    def _new_group(self, stream: str) -> GroupCommit:
-        if self._ended:
-            raise ClosedError("the client is closed")
-        if len(self._commits) >= _KEPT_GROUPS:
-            self._commits = {name: group for name, group in self._commits.items() if not group.idle}
-        group = self._commits[stream] = GroupCommit(lambda bodies: self._append_bodies(stream, bodies), self._soon)
-        return group
 
     async def _append_bodies(self, stream: str, bodies: list[bytes]) -> int:
         ack = await self.append_once(stream, [s2_sdk.Record(body=body) for body in bodies])
@@ -401,10 +353,7 @@ class Store:
 
     async def _at_end(self) -> None:
         """When the loop ends: release who waits, close the connections."""
-        with self._commit_lock:
-            self._ended = True
-            for group in self._commits.values():
-                group.close()
+        self._commits.close()
         await asyncio.gather(*(lane.close() for lane in {self._write, self._read, self._sessions}))
 
     def _stream(self, s2: s2_sdk.S2, stream: str) -> s2_sdk.S2Stream:

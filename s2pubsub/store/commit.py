@@ -30,8 +30,20 @@ MAX_IN_FLIGHT = 4
 
 _UNBOUNDED = 2**60
 
+_KEPT_GROUPS = 256
+"""So many streams' queues are kept although nothing is in them."""
+
 Append = Callable[[list[bytes]], Awaitable[int]]
 """Appends bodies as one batch and returns the first one's sequence number; raises ours, with ``outcome``."""
+
+
+Wakener = Callable[[Callable[[], object]], object]
+
+
+def _closed() -> ClosedError:
+    error = ClosedError("the client is closed")
+    error.outcome = "not_stored"
+    return error
 
 
 def not_acknowledged(last: S2PubSubError | None, *, sent: bool) -> OperationTimeoutError:
@@ -61,15 +73,53 @@ class _Waiting:
         self.settled.set()
 
 
+class GroupCommits:
+    """The queues of all streams. ``commit`` is for any thread, ``close`` for the end of the loop.
+
+    Args:
+        append: like ``Append``, after the name of the stream.
+        wake: has an action called on the loop; must not raise.
+    """
+
+    def __init__(self, append: Callable[[str, list[bytes]], Awaitable[int]], wake: Wakener) -> None:
+        self._append = append
+        self._wake = wake
+        self._groups: dict[str, GroupCommit] = {}
+        self._closed = False
+        self._lock = threading.RLock()  # reentrant, since a signal handler or a finalizer may publish
+
+    def commit(self, stream: str, body: bytes, deadline: Deadline) -> int:
+        """Append ``body`` with the stream's next batch; see ``GroupCommit.finish``."""
+        with self._lock:  # which keeps `close` and the forgetting of idle groups apart from `begin`
+            group = self._groups.get(stream) or self._new_group(stream)
+            item = group.begin(body)
+        return group.finish(item, deadline)
+
+    def _new_group(self, stream: str) -> GroupCommit:
+        if self._closed:
+            raise _closed()
+        if len(self._groups) >= _KEPT_GROUPS:
+            self._groups = {name: group for name, group in self._groups.items() if not group.idle}
+        group = self._groups[stream] = GroupCommit(lambda bodies: self._append(stream, bodies), self._wake)
+        return group
+
+    def close(self) -> None:
+        """The loop is ending: nothing more is taken."""
+        with self._lock:
+            self._closed = True
+            for group in self._groups.values():
+                group.close()
+
+
 class GroupCommit:
     """The queue of events to append to one stream. ``commit`` is for any thread, the rest runs on the I/O loop.
 
     Args:
         append: see ``Append``.
-        wake: has ``pump`` called on the loop; must not raise.
+        wake: has an action called on the loop; must not raise.
     """
 
-    def __init__(self, append: Append, wake: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(self, append: Append, wake: Wakener) -> None:
         self._append = append
         self._outbox: Outbox[_Waiting] = Outbox(_UNBOUNDED, _UNBOUNDED)
         self._outbox.wake = lambda: wake(self.pump)
@@ -128,10 +178,8 @@ class GroupCommit:
 
     def close(self) -> None:
         """The loop is ending: nothing more is taken."""
-        closed = ClosedError("the client is closed")
-        closed.outcome = "not_stored"
-        for item in self._outbox.refuse(closed):
-            item.settle(None, fresh(closed))
+        for item in self._outbox.refuse(_closed()):
+            item.settle(None, _closed())
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
