@@ -32,11 +32,10 @@ function* text(...pieces) {
 
 // Each script gives the parts of one answer of the model; `answered` says whether tool results have come already.
 const scripts = {
-  async *text(answered, said) {
+  async *text(answered, [, name]) {
     yield { type: "reasoning-start", id: "r1" };
     yield { type: "reasoning-delta", id: "r1", delta: "hm" };
     yield { type: "reasoning-end", id: "r1" };
-    const [, name] = said;
     yield* text("Grüße, ");
     if (name) await gate(name).promise;
     const wave = "\u{1f44b}";
@@ -48,7 +47,7 @@ const scripts = {
     yield { type: "file", mediaType: "text/plain", data: "aGk=" };
     yield finish("stop");
   },
-  async *tools(answered) {
+  async *tools(answered, [, name]) {
     if (!answered) {
       yield { type: "tool-input-start", id: "call-add", toolName: "add" };
       yield { type: "tool-input-delta", id: "call-add", delta: '{"a":1,' };
@@ -59,6 +58,7 @@ const scripts = {
       yield finish("tool-calls");
     } else {
       yield* text("It is 3.");
+      if (name) await gate(name).promise;
       yield finish("stop");
     }
   },

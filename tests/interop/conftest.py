@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests import servers
 from tests.interop import packages
 from tests.interop.node import Node, Peer
 
-_FOUND = pytest.StashKey[packages.Packages | packages.UnavailableError]()
+_FOUND = pytest.StashKey[dict[Path, Path | packages.UnavailableError]]()
 _VERSIONS = pytest.StashKey[dict[str, Any]]()
 _PASSED = pytest.StashKey[dict[tuple[str, str], dict[str, int]]]()
 
@@ -22,32 +23,41 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register what the table is made of."""
     config.addinivalue_line("markers", "shows(what, way): a row of the table of what interoperates, and its direction")
     config.stash[_PASSED] = {}
+    config.stash[_VERSIONS] = {}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Install the packages before the first test, whose time limit is not for that."""
     if session.config.option.collectonly or not any(item.get_closest_marker("interop") for item in session.items):
         return
-    try:
-        session.config.stash[_FOUND] = packages.install()
-    except packages.UnavailableError as error:
-        session.config.stash[_FOUND] = error
+    found: dict[Path, Path | packages.UnavailableError] = {}
+    for manifest in (packages.HERE, packages.BROWSER):
+        try:
+            found[manifest] = packages.install(manifest)
+        except packages.UnavailableError as error:
+            found[manifest] = error
+    session.config.stash[_FOUND] = found
+
+
+def _installed(config: pytest.Config, manifest: Path) -> Path:
+    """Where the packages are; the test is skipped without them, and fails with CI=true."""
+    found = config.stash[_FOUND][manifest]
+    if isinstance(found, packages.UnavailableError):
+        servers.missing(str(found))
+    assert isinstance(found, Path)
+    return found
 
 
 @pytest.fixture(scope="session")
-def found(request: pytest.FixtureRequest) -> packages.Packages:
-    """The packages; the test is skipped without them, and fails with CI=true."""
-    outcome = request.config.stash[_FOUND]
-    if isinstance(outcome, packages.UnavailableError):
-        servers.missing(str(outcome))
-    assert isinstance(outcome, packages.Packages)
-    return outcome
+def installed(request: pytest.FixtureRequest) -> Path:
+    """The folder of Node and the packages of Mastra and S2."""
+    return _installed(request.config, packages.HERE)
 
 
 @pytest.fixture(scope="session")
-def scripts(found: packages.Packages) -> Iterator[Path]:
+def scripts(installed: Path) -> Iterator[Path]:
     """The folder that Node runs in."""
-    with found.scripts() as folder:
+    with packages.scripts(installed) as folder:
         yield folder
 
 
@@ -80,17 +90,35 @@ def nodes() -> Iterator[dict[str, Node]]:
 
 @pytest.fixture
 def node(
-    request: pytest.FixtureRequest,
-    server: servers.Server,
-    nodes: dict[str, Node],
-    found: packages.Packages,
-    scripts: Path,
+    request: pytest.FixtureRequest, server: servers.Server, nodes: dict[str, Node], installed: Path, scripts: Path
 ) -> Node:
     """A Node process that talks to the server."""
     if server.url not in nodes:
-        nodes[server.url] = Node(found, scripts, server.endpoints_env())
-        request.config.stash[_VERSIONS] = nodes[server.url].call("versions", timeout=15.0)
+        env = {"INTEROP_TRANSPORT": packages.transport(installed), **server.endpoints_env()}
+        nodes[server.url] = Node(packages.program(installed), scripts, env)
+        _note_versions(request.config, nodes[server.url])
     return nodes[server.url]
+
+
+def _note_versions(config: pytest.Config, node: Node) -> None:
+    config.stash[_VERSIONS].update(node.call("versions", timeout=15.0))
+
+
+@pytest.fixture(scope="session")
+def browser(request: pytest.FixtureRequest, installed: Path) -> Iterator[Node]:
+    """A headless browser, driven by a Node process."""
+    folder = _installed(request.config, packages.BROWSER)
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        servers.missing("Chromium is missing: install Debian's package `chromium`, or name the program in CHROMIUM")
+    assert chromium is not None
+    with packages.scripts(folder, packages.BROWSER) as run:
+        driver = Node(packages.program(installed), run, {"CHROMIUM": chromium})
+        try:
+            _note_versions(request.config, driver)
+            yield driver
+        finally:
+            driver.close()
 
 
 @pytest.fixture
@@ -122,9 +150,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the table, and write it to the file that ``INTEROP_TABLE`` names."""
-    versions = config.stash.get(_VERSIONS, None)
-    rows = config.stash[_PASSED]
-    if versions is None or not rows:
+    versions, rows = config.stash[_VERSIONS], config.stash[_PASSED]
+    if not versions or not rows:
         return
     lines = [", ".join(f"{name} {version}" for name, version in versions.items() if version), ""]
     lines += ["| what | way | tests |", "| --- | --- | --- |"]

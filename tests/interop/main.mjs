@@ -1,5 +1,4 @@
-// The TypeScript side of the tests: a program that does what each line of its standard input says, a JSON object with
-// `id`, `do` and arguments, and answers each with a line of `id` and `value` or `error`. Commands run side by side.
+// The TypeScript side of the tests: a program that publishes, reads, runs agents and takes leases as it is told.
 
 import { Buffer } from "node:buffer";
 import { Console } from "node:console";
@@ -8,9 +7,9 @@ import { readFileSync } from "node:fs";
 import { createRequire, syncBuiltinESMExports } from "node:module";
 import { isDeepStrictEqual } from "node:util";
 
-const answers = process.stdout;
 globalThis.console = new Console(process.stderr); // libraries log; standard output carries answers alone
 
+const { obey } = await import("./commands.mjs");
 const { gate, makeAgent } = await import("./agent.mjs");
 const { transportName, makePubSub } = await import("./transport.mjs");
 const { NATIVE } = await import("./native.mjs");
@@ -205,22 +204,4 @@ const commands = {
   },
 };
 
-async function answer(line) {
-  const { id, do: name, ...given } = JSON.parse(line);
-  let reply;
-  try {
-    reply = { id, value: (await commands[name](given)) ?? null };
-  } catch (error) {
-    reply = { id, error: `${error?.name}: ${error?.message}`, stack: error?.stack };
-  }
-  answers.write(`${JSON.stringify(reply)}\n`);
-}
-
-let rest = "";
-const decoder = new TextDecoder("utf-8");
-for await (const bytes of process.stdin) {
-  const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
-  rest = lines.pop();
-  for (const line of lines) answer(line);
-}
-process.exit(0);
+await obey(commands);

@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from tests.interop.packages import Packages
 from tests.waiting import LONG
 
 _STOP = 5.0
@@ -24,14 +23,17 @@ class NodeError(Exception):
 
 
 class Node:
-    """The process. Thread-safe; commands of several threads run side by side."""
+    """The process, running ``main.mjs`` of the folder ``scripts``.
 
-    def __init__(self, packages: Packages, scripts: Path, env: Mapping[str, str]) -> None:
+    Thread-safe; commands of several threads run side by side.
+    """
+
+    def __init__(self, program: str, scripts: Path, env: Mapping[str, str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [packages.node, "--no-warnings", "main.mjs"],
+            [program, "--no-warnings", "main.mjs"],
             cwd=scripts,
-            env={**os.environ, "TZ": "UTC", "INTEROP_TRANSPORT": packages.transport, **env},
+            env={**os.environ, "TZ": "UTC", **env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,8 +1,8 @@
 """Node 22 and the TypeScript packages, installed by npm into a cache folder outside of the repository.
 
-``package.json`` pins them. The package ``@s2-dev/mastra-pubsub`` comes by its name where the registry has it, else from
-the built folder that ``MASTRA_PUBSUB`` names; without both, our own ``peer.mjs`` takes its place, as it does with
-``INTEROP_PEER=own``. ``INTEROP_CORE`` is another version of ``@mastra/core``.
+Each ``package.json`` here pins a set of them. The package ``@s2-dev/mastra-pubsub`` comes by its name where the
+registry has it, else from the built folder that ``MASTRA_PUBSUB`` names; without both, our own ``peer.mjs`` takes its
+place, as it does with ``INTEROP_PEER=own``. ``INTEROP_CORE`` is another version of ``@mastra/core``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
-
 HERE = Path(__file__).parent
+BROWSER = HERE / "browser"
 PUBSUB = "@s2-dev/mastra-pubsub"
 OWN_PEER = "peer.mjs"
 _INSTALL_LIMIT = 240.0
@@ -29,38 +28,14 @@ class UnavailableError(Exception):
     """The packages cannot be had here; the text says why."""
 
 
-@attrs.frozen
-class Packages:
-    """What is installed: the folder with ``node_modules``, and which PubSub of TypeScript the tests use."""
+def install(manifest_folder: Path = HERE) -> Path:
+    """Install what ``package.json`` in a folder names, if it is not yet; return the folder of ``node_modules``.
 
-    folder: Path
-    transport: str
-
-    @property
-    def node(self) -> str:
-        """The program."""
-        return str(self.folder / "node_modules" / ".bin" / "node")
-
-    @contextlib.contextmanager
-    def scripts(self) -> Iterator[Path]:
-        """A folder with our scripts, from which Node finds the packages."""
-        with tempfile.TemporaryDirectory(prefix="run-", dir=self.folder) as name:
-            run = Path(name)
-            for script in HERE.glob("*.mjs"):
-                shutil.copy(script, run)
-            (run / "package.json").write_text('{"type": "module"}')
-            built = os.environ.get("MASTRA_PUBSUB")
-            if self.transport == PUBSUB and built:
-                # Without its own node_modules: both sides must see one copy of @mastra/core.
-                shutil.copytree(built, run / "node_modules" / PUBSUB, ignore=shutil.ignore_patterns("node_modules"))
-            yield run
-
-
-def install() -> Packages:
-    """Install what is missing and return it. Raises ``UnavailableError``."""
-    manifest = json.loads((HERE / "package.json").read_text())
-    optional = manifest.pop("optionalPackages")
-    if core := os.environ.get("INTEROP_CORE"):
+    Raises ``UnavailableError``.
+    """
+    manifest = json.loads((manifest_folder / "package.json").read_text())
+    optional = manifest.pop("optionalPackages", {})
+    if (core := os.environ.get("INTEROP_CORE")) and "@mastra/core" in manifest["dependencies"]:
         manifest["dependencies"]["@mastra/core"] = core
     text = json.dumps(manifest, indent=2, sort_keys=True)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "s2pubsub-interop"
@@ -72,15 +47,21 @@ def install() -> Packages:
             fresh.mkdir()
             (fresh / "package.json").write_text(text)
             _npm(fresh, "install")
-            # At its own range of versions of what it needs, so not among the dependencies, where it may not fail.
-            with contextlib.suppress(UnavailableError):
-                _npm(fresh, "install", "--no-save", f"{PUBSUB}@{optional[PUBSUB]}")
+            for package, version in optional.items():  # not among the dependencies, of which none may be missing
+                with contextlib.suppress(UnavailableError):
+                    _npm(fresh, "install", "--no-save", f"{package}@{version}")
             with contextlib.suppress(OSError):  # another run was faster
                 fresh.rename(folder)
-    return Packages(folder, _transport(folder))
+    return folder
 
 
-def _transport(folder: Path) -> str:
+def program(folder: Path) -> str:
+    """Node, of ``install``'s folder for ``HERE``."""
+    return str(folder / "node_modules" / ".bin" / "node")
+
+
+def transport(folder: Path) -> str:
+    """Which PubSub of TypeScript the tests use: the package, or our own peer. Raises ``UnavailableError``."""
     if os.environ.get("INTEROP_PEER") == "own":
         return OWN_PEER
     built = os.environ.get("MASTRA_PUBSUB")
@@ -91,14 +72,29 @@ def _transport(folder: Path) -> str:
     return PUBSUB if (folder / "node_modules" / PUBSUB).is_dir() else OWN_PEER
 
 
+@contextlib.contextmanager
+def scripts(folder: Path, sources: Path = HERE) -> Iterator[Path]:
+    """A folder with copies of our scripts, from which Node finds the packages of ``install``'s folder."""
+    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as name:
+        run = Path(name)
+        for script in (*sources.glob("*.mjs"), *sources.glob("*.jsx"), HERE / "commands.mjs"):
+            shutil.copy(script, run)
+        (run / "package.json").write_text('{"type": "module"}')
+        built = os.environ.get("MASTRA_PUBSUB")
+        if built and sources == HERE and transport(folder) == PUBSUB:
+            # Without its own node_modules: both sides must see one copy of @mastra/core.
+            shutil.copytree(built, run / "node_modules" / PUBSUB, ignore=shutil.ignore_patterns("node_modules"))
+        yield run
+
+
 def _npm(folder: Path, *arguments: str) -> None:
-    program = shutil.which("npm")
-    if program is None:
+    npm = shutil.which("npm")
+    if npm is None:
         raise UnavailableError("npm is missing; the TypeScript packages come with it")
     quiet = ["--no-audit", "--no-fund", "--no-package-lock", "--no-update-notifier", "--fetch-retries=1"]
     try:
         ran = subprocess.run(
-            [program, *arguments, *quiet],
+            [npm, *arguments, *quiet],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
