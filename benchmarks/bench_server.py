@@ -159,10 +159,11 @@ async def measure(server: ServerProcess, label: str) -> Figures:
     for number in range(ROUNDS):
         progress(f"{label}, round {number + 1} of {ROUNDS}")
         async with basin_on(server.url) as basin:
+            # First of all, on a fresh server: later there would be freed memory to use again.
+            memory = await sessions(server, basin) if number == 0 else 0.0
             lone = await lone_append(basin)
             append_rate, replay_rate = await throughput(basin)
             live_ms = await live(server.url, basin)
-            memory = await sessions(server, basin) if number == 0 else 0.0
         found.append(Figures(lone, append_rate, replay_rate, live_ms, memory))
     middle = {name: median([getattr(figures, name) for figures in found]) for name in attrs.fields_dict(Figures)}
     return Figures(**{**middle, "session_kib": found[0].session_kib})
@@ -196,7 +197,10 @@ def start_and_stop() -> Iterator[Row]:
         "start as a command, until it says where it listens", median([command() for _ in range(3)]), "s", at_most=1
     )
 
-    async def stopping() -> float:
+    took = 0.0
+
+    async def stopping() -> None:
+        nonlocal took
         with LocalServer() as server:
             async with basin_on(server.url) as basin, contextlib.AsyncExitStack() as stack:
                 await basin.create_stream("live")
@@ -204,16 +208,10 @@ def start_and_stop() -> Iterator[Row]:
                     stream = basin.stream("live")
                     session = await stack.enter_async_context(stream.read_session(start=s2_sdk.SeqNum(0)))
                     await session.caught_up()
-                return await asyncio.to_thread(seconds, server.close)
+                took = await asyncio.to_thread(seconds, server.close)
 
-    with contextlib.suppress(s2_sdk.S2Error):
-        took = 0.0
-
-        async def run() -> None:
-            nonlocal took
-            took = await stopping()
-
-        asyncio.run(run())
+    with contextlib.suppress(s2_sdk.S2Error):  # the sessions end with the server
+        asyncio.run(stopping())
     yield Row("stop with 50 live sessions", took, "s", at_most=5)
 
 

@@ -93,11 +93,10 @@ class Catalog:
 
     def load(self) -> None:
         """Take over what the store holds. Call once, on the event loop, before anything else."""
-        basins, streams = self._store.load()
+        basins, streams, self._next_number = self._store.load()
         for description in basins:
             self.basins.put(description["name"], Basin(description["name"], description))
         for stored in streams:
-            self._next_number = max(self._next_number, stored.number + 1)
             basin = self.basins.get(stored.description["basin"])
             if basin is not None:
                 basin.streams.put(

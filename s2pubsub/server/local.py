@@ -50,7 +50,8 @@ class LocalServer:
         self._data = None if data is None else Path(data)
         self._required_token = token
         self._wanted_port = port
-        self._host = host
+        # By name there could be two addresses, and a free port taken on each.
+        self._host = "127.0.0.1" if host == "localhost" else host
         self._port = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

@@ -92,7 +92,7 @@ class SqliteStore:
         self._writing.executescript(_SCHEMA)
         self._writing.execute(f"PRAGMA user_version = {_VERSION}")
 
-    def load(self) -> tuple[list[dict[str, Any]], list[StoredStream]]:
+    def load(self) -> tuple[list[dict[str, Any]], list[StoredStream], int]:
         basins = [json.loads(row[0]) for row in self._reading.execute("SELECT description FROM basins")]
         streams: list[StoredStream] = []
         rows = self._reading.execute(
@@ -104,7 +104,12 @@ class SqliteStore:
             streams.append(StoredStream(number, json.loads(description), state))
             if trim_point:
                 self._trimmed[number] = trim_point
-        return basins, streams
+        # A number that still waits to be purged must not be given to another stream: its records would go along.
+        (highest,) = self._reading.execute(
+            "SELECT max((SELECT coalesce(max(number), 0) FROM streams), (SELECT coalesce(max(stream), 0) FROM dropped),"
+            " (SELECT coalesce(max(stream), 0) FROM batches))"
+        ).fetchone()
+        return basins, streams, highest + 1
 
     # Changes
 

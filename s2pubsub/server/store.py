@@ -47,8 +47,11 @@ class Store(Protocol):
     failed: bool
     """Whether the last write failed; `/health` tells."""
 
-    def load(self) -> tuple[list[dict[str, Any]], list[StoredStream]]:
-        """The descriptions of all basins, and all streams. May block; called once, before the server listens."""
+    def load(self) -> tuple[list[dict[str, Any]], list[StoredStream], int]:
+        """The descriptions of all basins, all streams, and the first number that was never a stream's.
+
+        May block; called once, before the server listens.
+        """
 
     def put_basin(self, description: dict[str, Any], done: Done) -> None: ...
 
@@ -80,8 +83,8 @@ class MemoryStore:
     cache_bytes: int | None = None
     failed = False
 
-    def load(self) -> tuple[list[dict[str, Any]], list[StoredStream]]:
-        return [], []
+    def load(self) -> tuple[list[dict[str, Any]], list[StoredStream], int]:
+        return [], [], 1
 
     def put_basin(self, description: dict[str, Any], done: Done) -> None:
         done(None)

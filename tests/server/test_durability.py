@@ -141,6 +141,26 @@ def test_everything_about_a_stream_survives_a_restart(tmp_path: Path) -> None:
         assert ack["start"] == {"seq_num": 7, "timestamp": huge}
 
 
+def test_a_new_stream_is_not_taken_for_a_deleted_one(tmp_path: Path) -> None:
+    """What is left of a deleted stream is purged after a restart, and nothing of a stream made since then."""
+    with LocalServer(data=tmp_path) as server:
+        request(server.port, "POST", "/v1/basins", {"basin": "durability"})
+        request(server.port, "POST", "/v1/streams", {"stream": "s"})
+        request(server.port, "POST", "/v1/streams/s/records", {"records": [{"body": "old"}]})
+        request(server.port, "DELETE", "/v1/streams/s")
+    with LocalServer(data=tmp_path) as server:
+        request(server.port, "POST", "/v1/streams", {"stream": "s"})
+        request(server.port, "POST", "/v1/streams/s/records", {"records": [{"body": "new"}]})
+        other = sqlite3.connect(tmp_path / "s2pubsub.db", isolation_level=None)
+        try:
+            eventually(lambda: other.execute("SELECT count(*) FROM dropped").fetchone() == (0,), LONG)
+            assert other.execute("SELECT count(*) FROM batches").fetchone() == (1,)
+        finally:
+            other.close()
+        found = request(server.port, "GET", "/v1/streams/s/records?seq_num=0")
+        assert [record["body"] for record in found["records"]] == ["new"]
+
+
 def test_one_directory_serves_one_server(tmp_path: Path) -> None:
     """A second server on the same data is refused, and has it when the first one has ended."""
     with LocalServer(data=tmp_path) as first:
