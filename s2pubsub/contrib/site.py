@@ -170,7 +170,8 @@ class SingleThreadWarning:
 
     def look(self, environ: Mapping[str, Any]) -> None:
         """``environ``: the WSGI environment. Test clients, which name no server, are left alone."""
-        if self._said or environ.get("wsgi.multithread", True) or not environ.get("SERVER_SOFTWARE"):
+        named = "SERVER_SOFTWARE" in environ or "uwsgi.version" in environ
+        if self._said or environ.get("wsgi.multithread", True) or not named:
             return
         self._said = True
         _log.warning(

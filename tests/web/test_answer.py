@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from s2pubsub import sse
 from s2pubsub.runs import Runs
 from s2pubsub.sse.answer import Answer, answer_run, answer_stop
 from tests.raw import Streams
+from tests.waiting import LONG
 from tests.web.event_source import parse
 
 
@@ -177,3 +179,25 @@ def test_a_closed_client_is_a_temporary_refusal(make_pubsub: Any):
     pubsub.close()
     assert answer_run(runs, "run-7").status == 503
     assert answer_stop(runs, "run-7").status == 503
+
+
+def test_a_stop_aborts_a_real_run(runs: Runs):
+    """From the stop view to the run's writer and back to its viewers: the stream ends with the run's abort."""
+    asked = threading.Event()
+    with runs.start("run-9") as run:
+        run.on_abort(asked.set)
+        run.text("half ")
+        answer = answer_run(runs, "run-9", format="ui-message-stream")
+        assert isinstance(answer.body, sse.EventStream)
+        assert answer_stop(runs, "run-9").status == 202
+        assert asked.wait(LONG)
+    parts = [m.data for m in parse(b"".join(answer.body))]
+    assert [json.loads(part)["type"] for part in parts[:-1]] == [
+        "start",
+        "text-start",
+        "text-delta",
+        "text-end",
+        "abort",
+        "finish",
+    ]
+    assert parts[-1] == "[DONE]"
