@@ -109,7 +109,9 @@ def replay(url: str, count: int = 50_000, rounds: int = 5) -> Row:
                 ours.append(count / (time.perf_counter() - began))
             gc.collect()
             theirs.append(count / asyncio.run(_raw_replay(url, name, count)))
-    return Row("replay through the iterator", median(ours), "events/s", median(theirs), "raw SDK + decode", at_least=0.8)
+    return Row(
+        "replay through the iterator", median(ours), "events/s", median(theirs), "raw SDK + decode", at_least=0.8
+    )
 
 
 async def _raw_replay(url: str, name: str, count: int) -> float:
@@ -140,7 +142,9 @@ def live(url: str, flush: str, rounds: int = 6, each: int = 50) -> list[Row]:
                 events.get(5)
             for _ in range(rounds):
                 arrived: list[float] = []
-                got = threading.Thread(target=lambda: [(events.get(5), arrived.append(time.perf_counter())) for _ in range(each)])
+                got = threading.Thread(
+                    target=lambda: [(events.get(5), arrived.append(time.perf_counter())) for _ in range(each)]
+                )
                 got.start()
                 starts = []
                 for _ in range(each):
@@ -195,7 +199,14 @@ def stalled(url: str, size: int, total: int = 60 * 10**6, samples: int = 1000, r
                     subscription.close()
     label = f"{size // 1000} KB events"
     return [
-        Row(f"live p99 beside ten stopped subscribers, {label}", median(beside) * 1e3, "ms", median(alone) * 1e3, "without them", at_most=2.0),
+        Row(
+            f"live p99 beside ten stopped subscribers, {label}",
+            median(beside) * 1e3,
+            "ms",
+            median(alone) * 1e3,
+            "without them",
+            at_most=2.0,
+        ),
         Row(f"memory grown by ten stopped subscribers, {label}", max(grown), "MB", at_most=100),
     ]
 
