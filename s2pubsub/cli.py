@@ -94,6 +94,24 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--data", metavar="DIR", help="keep the data in this folder (default: in memory)")
     sub.add_argument("--basin", metavar="NAME", help="create this basin")
     sub.add_argument("--token", metavar="TOKEN", help="require this access token (default: any is accepted)")
+
+    sub = commands.add_parser(
+        "demo",
+        help="a chat in the browser whose answers survive reloads and restarts",
+        description="A chat in the browser whose answers survive reloads and restarts. Answers come from documents; "
+        "from a model where OPENAI_API_KEY (and OPENAI_BASE_URL, OPENAI_MODEL) is set.",
+    )
+    sub.set_defaults(run=_demo)
+    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    sub.add_argument("--port", type=int, default=8000, help="port to listen on, 0 for any (default: 8000)")
+    sub.add_argument(
+        "--folder", metavar="DIR", help="answer from the *.txt and *.md here (default: texts of the package)"
+    )
+    sub.add_argument(
+        "--data", metavar="DIR", help="keep the embedded server's data in this folder (default: in memory)"
+    )
+    sub.add_argument("--keep", type=int, default=3600, metavar="S", help="keep answers for S seconds (default: 3600)")
+    sub.add_argument("--open", action="store_true", help="open it in the browser")
     return parser
 
 
@@ -189,6 +207,22 @@ def _serve(options: argparse.Namespace) -> int:
 
     serve(host=options.host, port=options.port, data=options.data, basin=options.basin, token=options.token)
     return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    try:
+        from s2pubsub.demo import command
+    except ImportError as error:
+        raise ValueError(f"the demo needs the extra 'demo': pip install 's2pubsub[demo]' ({error})") from error
+
+    return command.run(
+        host=options.host,
+        port=options.port,
+        folder=options.folder,
+        data=options.data,
+        keep=options.keep,
+        open_browser=options.open,
+    )
 
 
 def _print_events(events: Iterable[Event], as_json: bool) -> None:
