@@ -13,12 +13,23 @@ from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.wake import Flag
 
+_LAST_LINES = 1.0
+"""Seconds for what the interpreter itself does at the end of a thread."""
+
 
 class Worker(threading.Thread):
     """A daemon thread of this library. Daemon, so that a forgotten ``close()`` cannot keep a process alive."""
 
     def __init__(self, name: str, target: Callable[..., None], *args: Any) -> None:
         super().__init__(name=name, target=target, args=args, daemon=True)
+        self._finished = Flag()
+
+    def run(self) -> None:
+        """Run the target; called on the thread."""
+        try:
+            super().run()
+        finally:
+            self._finished.set()
 
     def start(self) -> None:
         """Start the thread; raise ClosedError when the interpreter is ending."""
@@ -34,8 +45,10 @@ class Worker(threading.Thread):
         """
         if not self.is_alive() or on_worker_thread():
             return not self.is_alive()
-        self.join(deadline.remaining())
-        if self.is_alive():
+        # Not by ``join``: interrupted by Ctrl-C, that of Python 3.11 and 3.12 takes the thread for ended ever after.
+        if self._finished.wait(deadline.remaining()):
+            self.join(_LAST_LINES)
+        else:
             warnings.warn(f"the thread {self.name} has not ended in time", ResourceWarning, stacklevel=3)
         return not self.is_alive()
 
