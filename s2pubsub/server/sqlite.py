@@ -16,6 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,15 @@ class SqliteStore:
         self.failed = False
         path.mkdir(parents=True, exist_ok=True)
         self._loop = asyncio.get_running_loop()
-        try:
-            self._guard = _take_directory(path)
-            self._writing = _connect(path)
-            self._reading = _connect(path)
-            self._prepare()
-        except sqlite3.Error as error:
-            raise OSError(f"the data in {path} cannot be opened: {error}") from error
+        with ExitStack() as stack:
+            try:
+                self._guard = stack.enter_context(closing(_take_directory(path)))
+                self._writing = stack.enter_context(closing(_connect(path)))
+                self._reading = stack.enter_context(closing(_connect(path)))
+                self._prepare()
+            except sqlite3.Error as error:
+                raise OSError(f"the data in {path} cannot be opened: {error}") from error
+            stack.pop_all()
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._broken: dict[int, int] = {}
         self._trimmed: dict[int, int] = {}
@@ -304,8 +307,12 @@ def _report(outcomes: list[tuple[Done, BaseException | None]]) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path / "s2pubsub.db", isolation_level=None, check_same_thread=False, timeout=10)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+    except sqlite3.Error:
+        db.close()
+        raise
     return db
 
 
