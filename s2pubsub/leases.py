@@ -79,7 +79,8 @@ class S2LeaseProvider:
         """Take the lease if nobody else holds it; the holder itself renews it so.
 
         Returns:
-            whether ``owner`` holds it now; if not, who does.
+            whether ``owner`` holds it now; if not, who does. With a lifetime shorter than the server takes to answer
+            ``expires_at`` has passed already.
         """
         ttl_ms = self._checked(owner, ttl)
         register = self._register(key)
