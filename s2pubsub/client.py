@@ -655,6 +655,7 @@ class S2PubSub:
         loop = getattr(self, "_loop", None)
         if loop is not None and loop.started:
             loop.signal_close()
+            self._done.signal_close()
             warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
