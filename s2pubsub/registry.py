@@ -18,8 +18,9 @@ from s2pubsub.subscription import Subscription
 EXIT_BUDGET = 2.0
 """Seconds that closing everything may take when the interpreter ends."""
 
-_FOR_THE_REST = 0.3
-"""Seconds of a close that remain for the threads when publishers have used up theirs."""
+_FOR_THE_REST = 0.8
+"""Seconds of a close, half of it at most, that remain for the threads when publishers have used up theirs: giving up
+an append session takes up to half a second."""
 
 
 class Registry:
@@ -127,7 +128,7 @@ class Registry:
             pipe.finish()
         remaining = deadline.remaining()
         if remaining is not None:
-            deadline = Deadline.after(max(0.0, remaining - _FOR_THE_REST))
+            deadline = Deadline.after(remaining - min(_FOR_THE_REST, remaining / 2))
         first: S2PubSubError | None = None
         for pipe in pipes:
             try:
