@@ -16,6 +16,9 @@ import attrs
 from s2pubsub.demo.documents import Document, Library, Sentence, terms
 from s2pubsub.run_writer import Run
 
+_WEAK = 0.4
+"""The part of the best passage's score below which others are not worth quoting."""
+
 PACE = 0.035
 """Seconds for each word: as fast as people read."""
 
@@ -100,7 +103,7 @@ def shorten(value: Any, limit: int = 400) -> Any:
 class DocumentAgent:
     """Answers from a library, by quoting it. Thread-safe."""
 
-    name = "Librarian"
+    name = "The librarian"
 
     def __init__(self, library: Library, pace: float = PACE) -> None:
         self._library = library
@@ -115,9 +118,10 @@ class DocumentAgent:
         elif re.search(r"\b(summar|overview|sum up|gist)", question.lower()):
             self._summarise(run, stop, [term for term in wanted if not term.startswith(("summar", "overview", "gist"))])
         else:
-            said = "\n".join(exchange.answer for exchange in history)
-            if not wanted and history:  # "tell me more": about what was asked before
+            said = ""
+            if not wanted and history:  # "tell me more": of what was asked before, and what was not said yet
                 wanted = next(filter(None, (terms(exchange.question) for exchange in reversed(history))), [])
+                said = "\n".join(exchange.answer for exchange in history)
             self._look_up(run, stop, question, wanted, said)
 
     def _look_up(self, run: Run, stop: threading.Event, question: str, wanted: list[str], said: str) -> None:
@@ -132,12 +136,13 @@ class DocumentAgent:
             self._say(run, stop, f"I found nothing about that. {self._contents()}")
         else:
             passages = self._library.search(wanted)
+            passages = [one for one in passages if one.score > passages[0].score * _WEAK]
             names = dict.fromkeys(passage.document.name for passage in passages[:2])
             for name in names:
                 self._tools.call(run, "read", {"document": name})
                 self._think(stop)
             places = [(passage.document, passage.number) for passage in passages]
-            sentences = self._library.summarise(places, wanted, 6, said)
+            sentences = self._library.summarise(places, wanted, 4, said)
             self._say(run, stop, _quote(sentences) or "That is all I can find about it.")
         run.step_finish()
 
@@ -151,7 +156,7 @@ class DocumentAgent:
             self._tools.call(run, "read", {"document": document.name})
             self._think(stop)
             places = [(document, number) for number in range(len(document.paragraphs))]
-            sentences += self._library.summarise(places, (), 6 if chosen else 2)
+            sentences += self._library.summarise(places, (), 5 if chosen else 2)
         run.step_finish("tool-calls")
         run.step_start()
         self._say(run, stop, _quote(sentences))

@@ -27,10 +27,10 @@ _SENTENCE_END = re.compile(
 _ENDINGS = ("ings", "ing", "edly", "ed", "ies", "es", "ly", "s")
 _COMMON_WORDS = """
     a about all also am an and any are as at be been but by can could did do does for from get give had has have he
-    her here him his how i if in into is it its let like many me more most much my no not of on one only or other
-    our out over say says she so some such tell than that the their them then there these they this those to too up
-    us was we were what when where which while who why will with would you your document documents text texts file
-    files please explain describe find show
+    her here him his how i if in into is it its let like many may me might more must most much my no not of on one
+    only or other our out over say says shall she should so some such tell than that the their them then there these
+    they this those to too up us was we were what when where which while who why will with would you your document
+    documents text texts file files please explain describe find show
 """
 _COMMON = frozenset(_COMMON_WORDS.split())
 

@@ -129,6 +129,7 @@ function fillTool(tool, call) {
       item.append(document.createTextNode(String(one?.text ?? "")));
     }
   } else {
+    if (call.result?.title) summary.textContent = `Read “${call.result.title}”`;
     if (call.result?.words) summary.textContent += ` – ${call.result.words} words`;
     list.append(make("li", "", String(call.result?.text ?? JSON.stringify(call.result) ?? "")));
   }

@@ -72,8 +72,12 @@ function offerRetry(place, question) {
 
 // The page follows the text, unless the reader has scrolled up.
 let atEnd = true;
+let lastTop = 0;
 window.addEventListener("scroll", () => {
-  atEnd = window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80;
+  const bottom = window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80;
+  if (bottom) atEnd = true;
+  else if (window.scrollY < lastTop) atEnd = false;
+  lastTop = window.scrollY;
 }, { passive: true });
 function keepAtEnd() {
   if (atEnd) window.scrollTo({ top: document.documentElement.scrollHeight, behavior: "instant" });
@@ -83,7 +87,7 @@ function setBusy(busy) {
   const hadFocus = document.activeElement === stop;
   send.hidden = busy;
   stop.hidden = !busy;
-  stop.disabled = false;
+  stop.removeAttribute("aria-disabled");
   stop.textContent = "Stop";
   if (hadFocus && !busy) field.focus();
 }
@@ -135,8 +139,8 @@ form.addEventListener("submit", async (event) => {
 sendOnEnter(form, field);
 
 async function stopAnswer() {
-  if (!showing || stop.disabled) return;
-  stop.disabled = true;
+  if (!showing || stop.ariaDisabled) return;
+  stop.setAttribute("aria-disabled", "true"); // a button that is really disabled would lose the focus
   stop.textContent = "Stopping…";
   if (!(await post(`${base}/runs/${encodeURIComponent(showing)}/stop`, {}))) setBusy(Boolean(showing));
 }
