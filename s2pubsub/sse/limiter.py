@@ -45,4 +45,4 @@ class Limiter:
     def give_back(self) -> None:
         """Count one stream less."""
         with self._lock:
-            self._active -= 1
+            self._active = max(0, self._active - 1)  # a forked child drops streams that only its parent has counted

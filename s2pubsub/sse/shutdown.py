@@ -32,9 +32,10 @@ def find_stopping() -> Callable[[], bool] | None:
     """A function that says whether this process's server is stopping; None for servers that do not say."""
     handler = signal.getsignal(signal.SIGTERM)
     server: Any = getattr(handler, "__self__", None)
-    if type(getattr(server, "alive", None)) is bool:  # gunicorn's workers
+    packages = {kind.__module__.partition(".")[0] for kind in type(server).__mro__}
+    if "gunicorn" in packages and hasattr(server, "alive"):
         return lambda: not server.alive
-    if type(getattr(server, "should_exit", None)) is bool:  # uvicorn's server
+    if "uvicorn" in packages and hasattr(server, "should_exit"):
         return lambda: bool(server.should_exit)
     return None
 

@@ -52,6 +52,10 @@ def make_app() -> Flask:
     def mastra(run_id: str) -> Response:
         return s2.run_response(run_id, format="mastra")
 
+    @app.get("/replay/<run_id>")
+    def replay(run_id: str) -> Response:
+        return s2.run_response(run_id, format="ui-message-stream")
+
     @app.get("/topics/<name>")
     def topic(name: str) -> Response:
         return stream_response(s2.pubsub.subscribe(name), heartbeat=0.2, lifetime=1.0)

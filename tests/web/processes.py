@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.servers import ServerProcess
+from tests.servers import ServerProcess, missing
 
 ROOT = Path(__file__).parents[2]
 FLASK = "tests.web.flask_app:app"
@@ -38,12 +38,20 @@ class WebServer(ServerProcess):
         python = sys.executable
         quiet = ["--log-level", "warning"]
         gunicorn = [python, "-m", "gunicorn", "-b", f"{here}:{port}", "-w", "1", *quiet]
+        uwsgi = ["uwsgi", "--master", "--die-on-term", "--http-socket", f"{here}:{port}", "--module", self.app]
+        if self.kind.startswith("uwsgi"):
+            program = Path(python).with_name("uwsgi")
+            if not program.exists():
+                missing("the tests of uWSGI need the program `uwsgi`")
+            uwsgi[0] = str(program)
         found = {
             "gthread": [*gunicorn, "-k", "gthread", "--threads", threads, self.app],
             "preload": [*gunicorn, "-k", "gthread", "--threads", threads, "--preload", self.app],
             "gevent": [*gunicorn, "-k", "gevent", self.app],
             "sync": [*gunicorn, "-k", "sync", self.app],
             "werkzeug": [python, "-m", "flask", "--app", self.app, "run", "-h", here, "-p", port],
+            "uwsgi": [*uwsgi, "--threads", threads],
+            "uwsgi without threads": uwsgi,
             "waitress": [python, "-m", "waitress", f"--listen={here}:{port}", f"--threads={threads}", self.app],
             "runserver": [python, "-m", "django", "runserver", "--noreload", f"{here}:{port}"],
             "uvicorn": [python, "-m", "uvicorn", "--host", here, "--port", port, *quiet, self.app],

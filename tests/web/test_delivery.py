@@ -19,6 +19,7 @@ SERVERS = [
     ("gthread", FLASK),
     ("werkzeug", FLASK),
     ("waitress", FLASK),
+    ("uwsgi", FLASK),
     ("gevent", FLASK),
     ("gthread", DJANGO),
     ("runserver", DJANGO),
@@ -271,3 +272,11 @@ def test_gevent_serves_many_streams_and_stays_responsive(serve: Any, connect: An
     for viewer in viewers:
         viewer.reset()
     eventually(lambda: web.state()["subscriptions"] == 0, 10)
+
+
+def test_uwsgi_without_threads_refuses(serve: Any, make_run: Any):
+    """A request there is an error at once, with the remedy in the log, and not a hang."""
+    make_run(chunks=1)
+    web = serve("uwsgi without threads", FLASK)
+    assert web.get("/runs/run-7/events")[0] == 500
+    assert "start it with --enable-threads" in web.output()

@@ -17,6 +17,7 @@ SERVERS = [
     ("gthread", FLASK),
     ("werkzeug", FLASK),
     ("waitress", FLASK),
+    ("uwsgi", FLASK),
     ("gevent", FLASK),
     ("gthread", DJANGO),
     ("runserver", DJANGO),
