@@ -205,9 +205,9 @@ class Publisher:
     """Publishes on one topic without waiting for each event. Made by ``S2PubSub.publisher``; thread-safe.
 
     Events are stored in the order of the calls, whatever is in flight and through reconnects. An outage is waited out,
-    for as long as the publisher is open; what was in flight when it began is sent again, so it may be stored twice,
-    with the same ``id``, whatever the SDK's retry policy (``exactly_once=True`` excludes that). A refusal is final: that event and all after it fail, in
-    order, and later calls raise the same error.
+    for as long as the publisher is open. What was in flight when it began is sent again, whatever the SDK's retry
+    policy, so it may be stored twice, with the same ``id`` (``exactly_once=True`` excludes that). A refusal is final:
+    that event and all after it fail, in order, and later calls raise the same error.
 
     Close it, or use it in a ``with`` block: then what could not be stored is raised at the latest there.
     """
