@@ -31,11 +31,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(item.get_closest_marker("interop") for item in session.items):
         return
     found: dict[Path, Path | packages.UnavailableError] = {}
-    for manifest in (packages.HERE, packages.BROWSER):
-        try:
+    try:
+        for manifest in (packages.HERE, packages.BROWSER):
             found[manifest] = packages.install(manifest)
-        except packages.UnavailableError as error:
-            found[manifest] = error
+    except packages.UnavailableError as error:
+        found = {packages.HERE: error, packages.BROWSER: error, **found}
     session.config.stash[_FOUND] = found
 
 

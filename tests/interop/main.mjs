@@ -144,9 +144,6 @@ const commands = {
   async saw({ handle, type }) {
     await runs.get(handle).heard.wait((chunks) => chunks.some((chunk) => chunk.type === type));
   },
-  async chunks({ handle }) {
-    return runs.get(handle).heard.items;
-  },
   async suspensions({ handle, count }) {
     return runs.get(handle).suspensions.wait((items) => items.length >= count);
   },

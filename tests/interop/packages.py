@@ -91,10 +91,11 @@ def _npm(folder: Path, *arguments: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise UnavailableError("npm is missing; the TypeScript packages come with it")
-    quiet = ["--no-audit", "--no-fund", "--no-package-lock", "--no-update-notifier", "--fetch-retries=1"]
+    quiet = ["--no-audit", "--no-fund", "--no-package-lock", "--no-update-notifier"]
+    patience = ["--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000"]
     try:
         ran = subprocess.run(
-            [npm, *arguments, *quiet],
+            [npm, *arguments, *quiet, *patience],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

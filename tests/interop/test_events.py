@@ -79,6 +79,16 @@ def test_python_reads_what_typescript_writes(peer: Peer, pubsub: S2PubSub, group
     assert [event["index"] for event in theirs] == [event.index for event in history]
 
 
+def test_the_comparison_notices_differences(peer: Peer, pubsub: S2PubSub) -> None:
+    """The comparison in Node tells -0 from 0, null from nothing, and one index or type from another."""
+    stored = pubsub.publish(RUN_TOPIC, type="a", data=[-0.0, {"b": None}], run_id=RUN)
+    right = {"index": 0, "type": "a", "runId": RUN, "data": stored.data}
+    assert peer.call("compare", topic=RUN_TOPIC, expected=[right])["differing"] == []
+    for change in ({"data": [0, {"b": None}]}, {"data": [-0.0, {}]}, {"index": 1}, {"type": "b"}, {"runId": ""}):
+        wrong = {**right, **change}
+        assert peer.call("compare", topic=RUN_TOPIC, expected=[wrong])["differing"] == [wrong]
+
+
 @pytest.mark.shows("values that only JavaScript has", "TypeScript writes, Python reads")
 def test_values_that_only_javascript_has(peer: Peer, pubsub: S2PubSub) -> None:
     """Undefined, NaN, dates, maps and halves of characters arrive as JSON of JavaScript has them."""

@@ -303,11 +303,10 @@ def test_mastra_observes_a_failure(peer: Peer, runs: Runs) -> None:
     with pytest.raises(ValueError, match="bad input"), runs.start(run_id) as run:
         run.text("so far")
         raise ValueError("bad input")
-    handle = peer.handle("observe", runId=run_id)
-    peer.call("saw", handle=handle, type="finish")
-    seen = peer.call("chunks", handle=handle)
-    assert [c["payload"]["error"]["message"] for c in seen if c["type"] == "error"] == ["bad input"]
-    assert [c["payload"]["text"] for c in seen if c["type"] == "text-delta"] == ["so far"]
+    outcome = peer.call("outcome", handle=peer.handle("observe", runId=run_id))
+    assert (outcome["text"], outcome["finishReason"]) == ("so far", "error")
+    errors = [part["payload"]["error"] for part in outcome["chunks"] if part["type"] == "error"]
+    assert errors == [{"name": "ValueError", "message": "bad input"}]
 
 
 @pytest.mark.shows("approval and suspension", PYTHON_TO_AGENT)
@@ -346,7 +345,7 @@ def test_typescript_aborts(peer: Peer, runs: Runs, core: tuple[int, ...]) -> Non
         assert asked.wait(LONG)
         assert run.aborted
     outcome = peer.call("outcome", handle=handle)
-    assert outcome["text"] == "Before. "
+    assert (outcome["text"], outcome["finishReason"]) == ("Before. ", "abort")
     assert runs.status(run_id) == "aborted"
 
 
