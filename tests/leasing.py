@@ -70,3 +70,15 @@ class MovedClock:
 
 def lease_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("s2pubsub-lease-")]
+
+
+class Hook:
+    """An ``on_lost`` hook that keeps when and on which thread it was called."""
+
+    def __init__(self) -> None:
+        self.called = threading.Event()
+        self.calls: list[tuple[float, str]] = []
+
+    def __call__(self) -> None:
+        self.calls.append((time.time(), threading.current_thread().name))
+        self.called.set()
