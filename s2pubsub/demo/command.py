@@ -38,6 +38,8 @@ def run(
     """
     if keep < 1:
         raise ValueError("--keep must be at least one second")
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     with ExitStack() as stack:
         config: dict[str, Any] = {"S2_BASIN": os.environ.get("S2_BASIN") or DEFAULT_BASIN}
         config |= _embedded_server(stack, data)
@@ -101,6 +103,3 @@ class _QuietHandler(WSGIRequestHandler):
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass
-
-
-logging.getLogger("werkzeug").setLevel(logging.WARNING)

@@ -1,0 +1,63 @@
+"""The command ``s2pubsub demo``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.demo.browser import read_turns, stored_text
+from tests.waiting import LONG, eventually
+
+
+def refuse(*options: str, env: dict[str, str] | None = None) -> str:
+    """Run the command, which must fail at once, and return what it says."""
+    command = [sys.executable, "-m", "s2pubsub", "demo", *options]
+    done = subprocess.run(command, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=LONG)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def post(url: str, question: str) -> str:
+    """Ask as a browser without JavaScript does; return the conversation's address."""
+    request = urllib.request.Request(f"{url}/chat", f"question={question}".encode(), {"Origin": url})
+    with urllib.request.urlopen(request, timeout=LONG) as response:
+        return str(response.url)
+
+
+def test_wrong_usage(tmp_path: Path) -> None:
+    """A port that is taken, a folder without texts and ``--data`` for a foreign server are refused with the reason."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"port {port}" in refuse("--port", port)
+    assert str(tmp_path) in refuse("--folder", str(tmp_path))
+    assert "--data" in refuse("--data", str(tmp_path), env={"S2_ACCESS_TOKEN": "x"})
+    assert "--keep" in refuse("--keep", "0")
+
+
+def test_says_which_server(start_demo: Callable[..., Any], tmp_path: Path) -> None:
+    """It says that it uses an embedded server, and where the page is; Ctrl-C and SIGTERM end it with exit code 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        demo = start_demo()
+        eventually(lambda demo=demo: "The demo is at" in demo.output())
+        assert "using an embedded server at http://127.0.0.1:" in demo.output()
+        os.kill(demo.pid, number)
+        assert demo._process.wait(LONG) == 0
+        assert "Traceback" not in demo.output()
+
+
+def test_stop_ends_answers(start_demo: Callable[..., Any], tmp_path: Path) -> None:
+    """A demo that is stopped ends the answers that it is writing; started again on its data, it shows them."""
+    demo = start_demo("--data", str(tmp_path / "data"))
+    url = post(demo.url, "What must a keeper do when the clockwork fails?")
+    demo.restart()
+    (turn,) = [read_turns(url)[0]]
+    text = stored_text(url, turn["runId"])
+    assert "two minutes, exactly" not in text
