@@ -239,7 +239,8 @@ def rows(ours: Figures, lite: Figures | None, kept: bool) -> Iterator[Row]:
 
 def main() -> None:
     """Measure and write."""
-    found = list(start_and_stop())
+    found = [Row("load average of the machine before the run", os.getloadavg()[0], "")]
+    found += start_and_stop()
     for kept in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
