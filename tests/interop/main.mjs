@@ -59,7 +59,7 @@ class Heard {
 }
 
 const subscriptions = new Map(); // handle -> Heard
-const runs = new Map(); // handle -> {heard, done, suspensions}
+const runs = new Map(); // handle -> {heard, done, suspensions, abort}
 
 /** Reads a run's stream to its end in the background. */
 function follow(handle, suspensions, result) {
@@ -71,7 +71,7 @@ function follow(handle, suspensions, result) {
     return { text, usage, finishReason, chunks: heard.items };
   })();
   done.catch(() => {}); // told to whoever asks for the outcome
-  runs.set(handle, { heard, done, suspensions });
+  runs.set(handle, { heard, done, suspensions, abort: () => result.abort() });
 }
 
 const commands = {
@@ -150,7 +150,10 @@ const commands = {
   async outcome({ handle }) {
     return runs.get(handle).done;
   },
-  /** Asks for the abort of a run that another process executes. */
+  async abort({ handle }) {
+    await runs.get(handle).abort();
+  },
+  /** Asks by its id alone for the abort of a run that another process executes. */
   async requestAbort({ basin, runId }) {
     const agent = await agentOf(basin);
     agent.abortRunStream(runId);

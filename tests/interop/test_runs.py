@@ -216,8 +216,8 @@ def test_clean_up_by_typescript(peer: Peer, runs: Runs) -> None:
 @pytest.mark.shows("a run of a conversation, and its lease", AGENT_TO_PYTHON)
 def test_run_of_a_conversation(peer: Peer, runs: Runs, pubsub: S2PubSub, core: tuple[int, ...]) -> None:
     """While an agent in Node answers in a conversation, Python finds the run by its lease and follows both topics."""
-    if core < (1, 71):
-        pytest.skip("runs of conversations hold no lease before core 1.71")
+    if core < (1, 58):
+        pytest.skip("runs of conversations hold no lease before core 1.58")
     run_id, key = new_id(), thread_key("user 1", "th/1")
     topic = pubsub.leases.thread_topic(key)
     with pubsub.subscribe(topic) as conversation:
@@ -331,17 +331,25 @@ def test_mastra_observes_a_suspension(peer: Peer, runs: Runs, kind: Any) -> None
 
 
 @pytest.mark.shows("abort", "TypeScript asks, Python stops")
-def test_typescript_aborts(peer: Peer, runs: Runs, core: tuple[int, ...]) -> None:
-    """An abort that TypeScript asks for reaches Python's writer; Mastra's observer gets the partial text."""
-    if core < (1, 71):
-        pytest.skip("older cores cannot ask for the abort of a run that runs elsewhere")
+@pytest.mark.parametrize(("by", "since"), [("observer", (1, 58)), ("id", (1, 63))])
+def test_typescript_aborts(peer: Peer, runs: Runs, core: tuple[int, ...], by: str, since: tuple[int, ...]) -> None:
+    """An abort that TypeScript asks for, as an observer or by the run's id, reaches Python's writer.
+
+    Mastra's observer gets the partial text.
+    """
+    if core < since:
+        pytest.skip("such cores ask no other process")
     run_id = new_id()
     asked = threading.Event()
     with runs.start(run_id) as run:
         run.on_abort(asked.set)
         run.text("Before. ")
         handle = peer.handle("observe", runId=run_id)
-        peer.call("requestAbort", runId=run_id)
+        peer.call("saw", handle=handle, type="text-delta")
+        if by == "observer":
+            peer.call("abort", handle=handle)
+        else:
+            peer.call("requestAbort", runId=run_id)
         assert asked.wait(LONG)
         assert run.aborted
     outcome = peer.call("outcome", handle=handle)
