@@ -299,6 +299,24 @@ class Run:
         else:
             self.error(_STOPPED, timeout=timeout)
 
+    def hand_over(self, timeout: float | None = 30.0) -> None:
+        """Let go of the run without an end, once everything is stored: another process goes on by ``Runs.attach``.
+
+        Afterwards this one is done with it. A run that nobody goes on with ends for its observers by their
+        ``idle_timeout``.
+
+        Raises:
+            RunEndedError: it has ended already.
+            S2PubSubError: not everything could be stored.
+        """
+        with self._lock:
+            if self._ended:
+                raise RunEndedError(self.id, "has ended already")
+            self._end_text()
+            self._ended = True
+        self._watch.close()
+        self._publisher.close(timeout)
+
     def give_up(self) -> None:
         """Let go of the run without an end and without waiting for what is unacknowledged: its start has failed."""
         with self._lock:

@@ -1,0 +1,160 @@
+"""Worker pools and web processes of the examples, all of them real: Redis, Celery, gunicorn."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from tests.servers import Server, ServerProcess, free_port, missing
+from tests.waiting import LONG, eventually
+
+MISSING = "the worker pools' tests need redis-server and the Python packages redis, celery, gunicorn and flask"
+START = 20.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder is marked `web`."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("web")
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    """A Redis of the tests' own, in memory, on a free port."""
+    program = shutil.which("redis-server")
+    try:
+        import celery  # noqa: F401
+        import redis
+    except ImportError:
+        program = None
+    if program is None:
+        missing(MISSING)
+    port = free_port()
+    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with redis.Redis(host="127.0.0.1", port=port) as client:
+
+            def ping() -> bool:
+                try:
+                    return bool(client.ping())
+                except redis.ConnectionError:
+                    return False
+
+            eventually(ping)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.terminate()
+        process.wait(LONG)
+
+
+class CeleryWorker:
+    """``celery worker``, prefork, in a process group of its own."""
+
+    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "celery", "--app", "s2pubsub.examples.celery_worker", "worker"]
+        options = [
+            "--pool",
+            "prefork",
+            "--concurrency",
+            "2",
+            "--loglevel",
+            "info",
+            "--without-mingle",
+            "--without-gossip",
+        ]
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*command, *options], env={**os.environ, **env}, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def __enter__(self) -> Self:
+        eventually(self._ready, START, "celery did not start")
+        return self
+
+    def _ready(self) -> bool:
+        assert self.process.poll() is None, self.output()
+        return " ready." in self.output()
+
+    def output(self) -> str:
+        """What it has logged."""
+        return self._log.read_text(errors="replace")
+
+    def children(self) -> list[int]:
+        """The pool's processes."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if int(fields[1]) == self.process.pid:
+                    found.append(int(entry.name))
+        return found
+
+    def kill(self) -> None:
+        """End it and its children at once, as a lost machine would."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(LONG)
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(LONG)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class Web(ServerProcess):
+    """The example's web process on gunicorn."""
+
+    def command(self) -> list[str]:
+        app = "s2pubsub.examples.gunicorn_web:create_app()"
+        options = ["--worker-class", "gthread", "--threads", "16", "--workers", "1", "--log-level", "warning"]
+        return [sys.executable, "-m", "gunicorn", "--bind", f"127.0.0.1:{self.port}", *options, app]
+
+
+@pytest.fixture
+def env(server: Server, basin: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment of all processes of a test."""
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    return {**server.endpoints_env(), "S2_BASIN": basin, "PYTHONPATH": path}
+
+
+@pytest.fixture
+def celery_env(env: dict[str, str], redis_url: str) -> dict[str, str]:
+    """The same with a broker, emptied."""
+    import redis
+
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    return {**env, "CELERY_BROKER_URL": redis_url}
+
+
+@pytest.fixture
+def start_worker(celery_env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., CeleryWorker]]:
+    """Start Celery; stopped after the test."""
+    with ExitStack() as stack:
+        yield lambda **more: stack.enter_context(CeleryWorker({**celery_env, **more}, tmp_path / "celery.log"))
+
+
+@pytest.fixture
+def start_web() -> Iterator[Callable[[Mapping[str, str]], Any]]:
+    """Start the web process; stopped after the test."""
+    with ExitStack() as stack:
+        yield lambda env: stack.enter_context(Web(env=env))
