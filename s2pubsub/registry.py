@@ -45,6 +45,7 @@ class Registry:
     def callback_subscription(self, key: Hashable, make: Callable[[], Subscription]) -> Subscription:
         """The open subscription for ``key``, made (without I/O) if there is none: one, whatever threads ask at once."""
         with self._making:
+            self._forget_ended()
             found = self.find_callback(key)
             if found is None:
                 found = make()
@@ -72,9 +73,14 @@ class Registry:
         return forget
 
     def _forget_ended(self) -> None:
-        with self._lock:
-            for key in [key for key, subscription in self._callbacks.items() if subscription.ended]:
-                del self._callbacks[key]
+        # On a subscription's thread, which somebody may wait for who has interrupted, in a signal handler, a call that
+        # holds the lock. Then it is done by the next one.
+        if self._lock.acquire(timeout=1.0):
+            try:
+                for key in [key for key, subscription in self._callbacks.items() if subscription.ended]:
+                    del self._callbacks[key]
+            finally:
+                self._lock.release()
 
     def subscriptions(self) -> list[Subscription]:
         """All that are open."""

@@ -155,11 +155,13 @@ class Subscription(Iterator[Event]):
     def close(self, timeout: float | None = 5.0) -> None:
         """End the subscription; iteration just ends, what is queued is discarded. Idempotent, from any thread.
 
-        Waits up to ``timeout`` seconds for a running callback; called from a callback it does not wait.
+        Waits up to ``timeout`` seconds for a running callback; called from a callback it does not wait. Signal handlers
+        may call it too.
         """
         deadline = Deadline.after(timeout)
         self.stop()
-        self._life.finish(deadline)
+        if self._channel is None or not self._channel.interrupted:
+            self._life.finish(deadline)
 
     def stop(self) -> None:
         """``close()`` without waiting."""

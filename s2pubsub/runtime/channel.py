@@ -156,6 +156,14 @@ class Channel(Generic[T]):
             self._emptied.set()
 
     @property
+    def interrupted(self) -> bool:
+        """Whether the caller is a signal handler or finalizer that has interrupted one of our calls on this thread.
+
+        It must not wait for the producer, who may need the lock that the interrupted call holds.
+        """
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]  # as threading.Condition does
+
+    @property
     def position(self) -> int:
         """Position of the next item, or where the producer stands when none is held."""
         with self._lock:
