@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import servers, waiting
+from tests import raw, servers, waiting
 from tests.faults import FaultProxy
 
 GIVEN = servers.given_server()
@@ -187,6 +187,18 @@ def make_pubsub(server: servers.Server, basin: str) -> Iterator[Callable[..., An
 def pubsub(make_pubsub: Callable[..., Any]) -> Any:
     """A client on the test's own basin, closed after the test."""
     return make_pubsub()
+
+
+@pytest.fixture
+def through(make_pubsub: Callable[..., Any], proxy: FaultProxy) -> Any:
+    """A client whose requests go through the proxy."""
+    return make_pubsub(endpoints=proxy.url, access_token="test")
+
+
+@pytest.fixture
+def streams(server: servers.Server, basin: str) -> raw.Streams:
+    """The streams of the test's own basin, past the library."""
+    return raw.Streams(server, basin)
 
 
 @pytest.fixture

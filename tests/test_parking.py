@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -12,9 +11,9 @@ from s2pubsub import Event, S2PubSub, Subscription, TopicGoneError
 from tests.faults import READ_SESSION, FaultProxy, Request
 from tests.raw import PREFIX, Streams
 from tests.servers import ON_LITE, Server
+from tests.topics import MakePubSub
 from tests.waiting import LONG, eventually
 
-MakePubSub = Callable[..., S2PubSub]
 BACKLOG = "agent.stream.backlog"
 LIVE = "agent.stream.live"
 MEGABYTES = 30
@@ -38,12 +37,6 @@ def slowest_delivery(pubsub: S2PubSub, events: Subscription, count: int = 40) ->
         assert events.get(LONG).data == number
         worst = max(worst, time.monotonic() - started)
     return worst
-
-
-@pytest.fixture
-def through(make_pubsub: MakePubSub, proxy: FaultProxy) -> S2PubSub:
-    """A client whose requests go through the proxy."""
-    return make_pubsub(endpoints=proxy.url, access_token="test")
 
 
 @pytest.mark.slow

@@ -1,11 +1,10 @@
-"""The I/O loop, deadlines, workers and stop signals: threads without network."""
+"""The I/O loop, workers and stop signals: threads without network."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
-import math
 import threading
 import time
 import warnings
@@ -16,7 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 import pytest
 
 from s2pubsub.errors import ClosedError, OperationTimeoutError
-from s2pubsub.runtime.deadline import NEVER, Deadline, check_timeout
+from s2pubsub.runtime.deadline import NEVER, Deadline
 from s2pubsub.runtime.loop import IOLoop
 from s2pubsub.runtime.worker import Stop, Worker, on_worker_thread
 from tests.waiting import LONG, eventually
@@ -52,48 +51,6 @@ def in_thread(action: Callable[[], object]) -> Future[object]:
 
 async def forever() -> None:
     await asyncio.Event().wait()
-
-
-# Deadlines.
-
-
-@pytest.mark.parametrize("wrong", [True, False, "1", b"1", [], object()])
-def test_a_timeout_is_a_number_or_none(wrong: object) -> None:
-    """What is no number of seconds is a TypeError which names the argument."""
-    with pytest.raises(TypeError, match="max_wait"):
-        check_timeout(wrong, "max_wait")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("wrong", [-0.001, -1, -math.inf, math.nan])
-def test_a_timeout_is_not_negative(wrong: float) -> None:
-    """Negative timeouts and NaN are ValueErrors which name the argument."""
-    with pytest.raises(ValueError, match="timeout"):
-        Deadline.after(wrong)
-
-
-@pytest.mark.parametrize("endless", [math.inf, 1e300, 10**30])
-def test_an_endless_timeout_can_be_waited_for(endless: float) -> None:
-    """Infinity and absurdly large timeouts are accepted by every lock."""
-    remaining = Deadline.after(endless).remaining()
-    assert remaining is not None
-    lock = threading.Lock()
-    assert lock.acquire(timeout=remaining)
-    assert not NEVER.expired
-    assert NEVER.remaining() is None
-    assert NEVER.remaining_at_most(3.0) == 3.0
-
-
-def test_a_deadline_only_shrinks() -> None:
-    """Time left never grows nor becomes negative, and 0 is expired at once."""
-    deadline = Deadline.after(0.02)
-    first = deadline.remaining()
-    assert first is not None
-    assert 0 < first <= 0.02
-    assert deadline.remaining_at_most(0.001) <= 0.001
-    eventually(lambda: deadline.expired)
-    assert deadline.remaining() == 0.0
-    assert deadline.remaining_at_most(5) == 0.0
-    assert POLL.expired
 
 
 # Calls.

@@ -15,19 +15,14 @@ import pytest
 from s2pubsub import ClosedError, DecodeError, Event, OperationTimeoutError, S2PubSub, Subscription
 from tests.raw import Streams
 from tests.servers import Server
+from tests.topics import MakePubSub
 from tests.waiting import LONG, eventually
 
-MakePubSub = Callable[..., S2PubSub]
 TOPIC = "agent.stream.subscription"
 
 
 def fill(pubsub: S2PubSub, count: int, first: int = 0) -> None:
     pubsub.publish_many(TOPIC, [{"type": "chunk", "data": n} for n in range(first, first + count)])
-
-
-@pytest.fixture
-def streams(server: Server, basin: str) -> Streams:
-    return Streams(server, basin)
 
 
 # Taking events.

@@ -211,7 +211,7 @@ class Http2Tap:
             if rule.effect.do == "lose" and rule.after.at_headers and not stream.seen.is_session:
                 self._strike(stream)
                 return
-            if rule.effect.do == "hold":
+            if rule.effect.do == "hold" and not rule.removed:
                 self._hold(stream, rule)
         self._pass(stream, lambda: self._pass_headers(stream, headers, end))
 
