@@ -23,7 +23,8 @@ app.conf.update(
     # A task whose process was killed is delivered again, and goes on with the run where that process stopped.
     task_acks_late=True,
     task_reject_on_worker_lost=True,
-    # Longer than that no answer may take: SoftTimeLimitExceeded ends the run as failed.
+    # Longer than that no answer may take: SoftTimeLimitExceeded ends the run as failed. The limits travel with a task,
+    # so that those of the process which sends it count.
     task_soft_time_limit=float(os.environ.get("ANSWER_LIMIT", "300")),
     task_time_limit=float(os.environ.get("ANSWER_LIMIT", "300")) + 30,
 )

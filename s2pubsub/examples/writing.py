@@ -6,6 +6,7 @@ a task that is delivered twice is written by one worker at a time.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import uuid
@@ -19,7 +20,7 @@ from s2pubsub.runs import Run, Runs
 LEASE = 3.0
 """Seconds after which a killed worker's run is known to be dead."""
 
-PACE = 0.02
+PACE = float(os.environ.get("ANSWER_PACE", "0.02"))
 """Seconds between two words."""
 
 _library = Library(shipped_documents())

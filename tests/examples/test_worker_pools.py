@@ -122,7 +122,8 @@ def test_celery_stop_and_time_limit(
     start_web: Callable[..., Any], start_worker: Callable[..., Any], celery_env: dict[str, str], runs: Runs
 ) -> None:
     """A stop ends a run with what it has, also one that waits in the queue; a soft time limit ends it as failed."""
-    web = start_web(celery_env)
+    limit = {"ANSWER_LIMIT": "1", "ANSWER_PACE": "0.1"}
+    web = start_web({**celery_env, **limit})
 
     def stop(run_id: str) -> None:
         request = urllib.request.Request(f"{web.url}/answers/{run_id}/stop", b"", {"X-Requested-With": "test"})
@@ -131,19 +132,19 @@ def test_celery_stop_and_time_limit(
 
     queued = ask(web)
     stop(queued)
-    start_worker(ANSWER_LIMIT="1")
+    worker = start_worker(**limit)
     messages = read(web, queued)
     assert reason(messages) == "abort"
     assert len(text(messages).split()) <= 1
     written = ask(web)
-    wait_for_words(runs, written, 5)
+    wait_for_words(runs, written, 2)
     stop(written)
     messages = read(web, written)
     assert reason(messages) == "abort"
-    assert 5 <= len(text(messages).split()) < len(WORDS)
+    assert 2 <= len(text(messages).split()) < len(WORDS)
     limited = ask(web)
     messages = read(web, limited)
-    assert reason(messages) == "error"
+    assert reason(messages) == "error", worker.output()[-3000:]
     assert len(text(messages).split()) < len(WORDS)
 
 
