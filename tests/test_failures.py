@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import pickle
 import socket
 import ssl
@@ -102,6 +103,8 @@ def test_the_private_errors_are_where_they_were() -> None:
     assert hasattr(sdk_private.AppendIndefiniteFailureError(ValueError()), "final_attempt_error")
     stream = s2_sdk.S2("test").basin("test-basin").stream("s")
     assert isinstance(stream._retry, s2_sdk.Retry)  # which we set for a read session
+    session = stream.read_session(start=s2_sdk.SeqNum(0))
+    assert inspect.isasyncgen(session._events)  # which we wrap
 
 
 def test_a_refused_connection() -> None:
@@ -185,7 +188,7 @@ def test_a_fault_inside_the_sdk() -> None:
 
 
 def test_silence() -> None:
-    """No answer in time: an outage, unknown; the client is given up, since the SDK never replaces a silent connection."""
+    """No answer in time: an outage, unknown; the client is given up: the SDK never replaces a silent connection."""
     error = s2_sdk.S2ClientError("timed out")
     error.__cause__ = sdk_private.ReadTimeoutError("Request timed out")
     found = classify(error, "append")

@@ -16,7 +16,7 @@ from s2pubsub import (
     S2PubSub,
     StoreError,
 )
-from tests.faults import READ_SESSION, After, FaultProxy, Request
+from tests.faults import READ_SESSION, After, Effect, FaultProxy, Request
 from tests.servers import ON_LITE, Server
 from tests.topics import MakePubSub, fill, indices, sessions, workers
 from tests.waiting import LONG, eventually
@@ -126,6 +126,21 @@ def test_waits_begin_anew_after_delivery(through: S2PubSub, proxy: FaultProxy) -
     assert sorted(waits)[4] < 0.55
     assert max(waits) < 0.75
     assert sessions(proxy) == list(range(11))
+
+
+@ON_LITE
+def test_a_draining_server_is_not_stormed(through: S2PubSub, proxy: FaultProxy) -> None:
+    """C08: the SDK reconnects without any wait while a server says that it is draining; a subscriber waits."""
+    fill(through, TOPIC, 2)
+    rule = proxy.answer(READ_SESSION, status=503, code="server_draining", times=None, for_seconds=2)
+    with through.subscribe_from_offset(TOPIC, 0) as events:
+        assert indices(events, 2) == [0, 1]
+        assert rule.hits <= 6
+        proxy.end_session(READ_SESSION, status=503, code="server_draining", times=2, after=After(request=True))
+        assert proxy.strike(READ_SESSION, Effect(do="end", status=503, code="server_draining")) == 1
+        fill(through, TOPIC, 2, first=2)
+        assert indices(events, 2) == [2, 3]
+        assert len(proxy.seen(READ_SESSION)) <= rule.hits + 5
 
 
 # C09: refusals.

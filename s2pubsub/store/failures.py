@@ -1,7 +1,7 @@
 """What an error of the S2 SDK means for us: one function, ``classify``, decides.
 
-The SDK reports a failed connection as ``S2ClientError`` whose cause is one of its private transport errors. That
-private module is imported here and nowhere else; a test pins it on the lowest and the newest SDK we support.
+The SDK reports a failed connection as ``S2ClientError`` whose cause is one of its private transport errors. What is
+private of the SDK is used here and in ``reading`` only; a test pins it on the lowest and the newest SDK we support.
 """
 
 from __future__ import annotations

@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import AsyncGenerator, Callable
+from typing import Literal, TypeVar
 
 import attrs
 import s2_sdk
+from s2_sdk._exceptions import ConnectionRetiredError
+from s2_sdk._read_session import _ReadSessionRetrying
 
 from s2pubsub.errors import StoreError
 from s2pubsub.store.failures import classify, is_broken_client
 from s2pubsub.store.lane import Lane, Tenancy
+
+T = TypeVar("T")
 
 PARK_AFTER = 0.2
 """Seconds after which a session that nobody reads from closes itself."""
@@ -137,6 +141,21 @@ class ReadSession:
             self._lane.leave(self._tenancy)
 
 
+async def _without_reconnects(events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """The SDK's events of a session up to the first one that says it reconnects by itself.
+
+    However few attempts it is allowed, it reconnects at once, and again and again, while a server says that it is
+    draining: 280 connections a second were counted. Whoever reads the session reopens it after a wait instead.
+    """
+    try:
+        async for event in events:
+            if isinstance(event, _ReadSessionRetrying):
+                raise ConnectionRetiredError("the server asks to reconnect")
+            yield event
+    finally:
+        await events.aclose()
+
+
 async def open_session(
     lane: Lane,
     basin: str,
@@ -167,6 +186,7 @@ async def open_session(
             ignore_command_records=False,
             stream_config=stream_config,
         )
+        session._events = _without_reconnects(session._events)
     except Exception as error:
         lane.leave(tenancy)
         raise classify(error, doing) from error
