@@ -3,6 +3,8 @@
 One process streams a text of three thousand words into a run topic. This process reads it, cuts its own connections
 three times while it does (the sockets are shut down under the SDK, as a broken network would), and goes on from the
 next index each time. Then it compares, index by index, what was read with what was written and with the stored log.
+
+Then the same in the form of a run, as a browser sees it: an observer leaves three times in mid-answer and comes back.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ import s2_sdk
 
 from s2pubsub.client import S2PubSub
 from s2pubsub.event import Event
+from s2pubsub.runs import Runs
 from s2pubsub.topic import run_topic
 
 CUTS = 3
 _WORDS_AT_ONCE = 10
 _WORDS_A_SECOND = 1000
+_WORDS_OF_RUN = 800
 _QUEUE = 32
 _SILENCE = 60.0
 """Seconds without an event after which the walkthrough gives up."""
@@ -57,7 +61,7 @@ def run(*, basin: str | None = None, endpoint: str | None = None) -> int:
             )
         )
         pubsub.ensure_basin()
-        return 0 if _walk(pubsub, environment) else 1
+        return 0 if _walk(pubsub, environment) and _walk_run(pubsub) else 1
 
 
 @contextmanager
@@ -109,6 +113,39 @@ def _walk(pubsub: S2PubSub, environment: dict[str, str]) -> bool:
             f"equal to what was written and to the stored log."
         )
     return not problems
+
+
+def _walk_run(pubsub: S2PubSub) -> bool:
+    words = [f"{word} " for word in text().split()[:_WORDS_OF_RUN]]
+    with Runs(pubsub, cleanup_timeout=0) as runs:
+        run = runs.run(_paced(words), background=True)
+        print(f"Writing {len(words)} words as run {run.id}.")
+        seen: list[Event] = []
+        problems: list[str] = []
+        for leave_after in [*(len(words) * part // (CUTS + 1) for part in range(1, CUTS + 1)), None]:
+            # What a reloaded page does: it replays the run from its beginning, and goes on.
+            with runs.observe(run.id, idle_timeout=_SILENCE) as observation:
+                again = list(itertools.islice(observation, leave_after))
+            if again[: len(seen)] != seen:
+                problems.append(f"the replay of the first {len(seen)} events of the run differs")
+            if leave_after is not None:
+                print(f"  left after index {again[-1].index}, after a replay of {len(seen)} events that matched")
+            seen = again
+        if observation.end != "finish" or observation.result().text != "".join(words):
+            problems.append("the answer differs from what was written")
+        runs.delete(run.id)
+    for problem in problems:
+        print(f"MISMATCH: {problem}")
+    if not problems:
+        print(f"Read the run's {len(seen)} events to its end; every replay was the same, and the answer is whole.")
+    return not problems
+
+
+def _paced(words: list[str]) -> Iterator[str]:
+    pace = threading.Event()
+    for word in words:
+        pace.wait(1 / _WORDS_A_SECOND)
+        yield word
 
 
 def _read(events: Any, count: int, environment: dict[str, str]) -> list[Event]:
@@ -176,9 +213,7 @@ def text() -> str:
 def chunks() -> list[dict[str, Any]]:
     """The data of the run's events: one word each, with the white space behind it, then the end."""
     words = text().replace("\n", "\n ").split(" ")
-    deltas = [
-        {"type": "text-delta", "from": "AGENT", "payload": {"id": "text", "text": f"{word} "}} for word in words
-    ]
+    deltas = [{"type": "text-delta", "from": "AGENT", "payload": {"id": "text", "text": f"{word} "}} for word in words]
     return [*deltas, {"output": {"text": ""}, "stepResult": {"reason": "stop", "warnings": [], "isContinued": False}}]
 
 
