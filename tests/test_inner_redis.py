@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,8 +11,8 @@ import pytest
 
 from s2pubsub import ClosedError, EncodeError, Event, LocalPubSub, S2PubSub
 from s2pubsub.transport import Transport, TransportSubscription
-from tests.servers import free_port
-from tests.waiting import LONG, eventually
+from tests.redis_server import has_redis, start_redis
+from tests.waiting import LONG
 
 TOPIC = "jobs"
 MISSING = "redis-server or the Python package redis is not installed: the second transport is not tested"
@@ -23,30 +21,10 @@ MISSING = "redis-server or the Python package redis is not installed: the second
 @pytest.fixture(scope="module")
 def redis_port() -> Iterator[int]:
     """A Redis of the test run's own, in memory, on a free port."""
-    program = shutil.which("redis-server")
-    try:
-        import redis
-    except ImportError:
-        program = None
-    if program is None:
+    if not has_redis():
         pytest.skip(MISSING)
-    port = free_port()
-    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        with redis.Redis(host="127.0.0.1", port=port) as client:
-
-            def ping() -> bool:
-                try:
-                    return bool(client.ping())
-                except redis.ConnectionError:
-                    return False
-
-            eventually(ping)
+    with start_redis() as port:
         yield port
-    finally:
-        process.terminate()
-        process.wait(LONG)
 
 
 @pytest.fixture(params=["local", "redis"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -45,6 +47,30 @@ def start_demo() -> Iterator[Callable[..., Demo]]:
     """Start a demo with these options; stopped after the test."""
     with ExitStack() as stack:
         yield lambda *options, **more: stack.enter_context(Demo(*options, **more))
+
+
+class Gunicorn(ServerProcess):
+    """The demo's application on gunicorn with two processes."""
+
+    def command(self) -> list[str]:
+        options = ["--worker-class", "gthread", "--threads", "16", "--workers", "2", "--log-level", "warning"]
+        bind = ["--bind", f"127.0.0.1:{self.port}"]
+        return [sys.executable, "-m", "gunicorn", *bind, *options, "s2pubsub.demo.app:create_app()"]
+
+    def kill_all(self) -> None:
+        """Kill the processes, the master first, so that it does not replace the others."""
+        workers = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        self.kill()
+        for worker in workers:
+            os.kill(int(worker), signal.SIGKILL)
+
+
+@pytest.fixture
+def start_gunicorn() -> Iterator[Callable[[Mapping[str, str]], Gunicorn]]:
+    """Start the demo on gunicorn; stopped after the test."""
+    root = str(Path(__file__).parents[2])
+    with ExitStack() as stack:
+        yield lambda env: stack.enter_context(Gunicorn(env={"PYTHONPATH": root, **env}))
 
 
 @pytest.fixture(scope="module")

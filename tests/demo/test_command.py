@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.demo.browser import read_turns, stored_text
+import pytest
+
+from tests.demo.browser import read_stream, read_turns, stored_text
+from tests.servers import Server
 from tests.waiting import LONG, eventually
 
 
@@ -51,6 +54,33 @@ def test_says_which_server(start_demo: Callable[..., Any], tmp_path: Path) -> No
         os.kill(demo.pid, number)
         assert demo._process.wait(LONG) == 0
         assert "Traceback" not in demo.output()
+
+
+def test_opens_the_browser(start_demo: Callable[..., Any], tmp_path: Path) -> None:
+    """With ``--open`` the user's browser is started with the page's address."""
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\necho $1 > {opened}\n")
+    browser.chmod(0o755)
+    demo = start_demo("--open", env={"BROWSER": f"{browser} %s"})
+    eventually(lambda: opened.exists() and opened.read_text().strip() == f"{demo.url}/")
+
+
+@pytest.mark.slow
+def test_many_processes(server: Server, basin: str, start_gunicorn: Callable[..., Any]) -> None:
+    """On gunicorn with two processes, which are all killed in mid-answer, the conversation is still there."""
+    web = start_gunicorn({**server.endpoints_env(), "S2_BASIN": basin})
+    url = post(web.url, "Which documents do you have?")
+    (turn,) = read_turns(url)
+    text = stored_text(url, turn["runId"])
+    assert "The Light" in text
+    cut = post(web.url, "What must a keeper do when the clockwork fails?")
+    (turn,) = read_turns(cut)
+    web.kill_all()
+    web.start()
+    assert stored_text(url, url.rpartition("/")[2]) == text
+    messages = read_stream(f"{cut}/runs/{turn['runId']}/events")
+    assert messages[-1].json["code"] == "idle"
 
 
 def test_stop_ends_answers(start_demo: Callable[..., Any], tmp_path: Path) -> None:

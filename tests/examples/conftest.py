@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from tests.servers import Server, ServerProcess, free_port, missing
+from tests.redis_server import has_redis, start_redis
+from tests.servers import Server, ServerProcess, missing
 from tests.waiting import LONG, eventually
 
 MISSING = "the worker pools' tests need redis-server and the Python packages redis, celery, gunicorn and flask"
@@ -32,31 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
     """A Redis of the tests' own, in memory, on a free port."""
-    program = shutil.which("redis-server")
-    try:
-        import celery  # noqa: F401
-        import redis
-    except ImportError:
-        program = None
-    if program is None:
+    if not has_redis() or find_spec("celery") is None:
         missing(MISSING)
-    port = free_port()
-    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        with redis.Redis(host="127.0.0.1", port=port) as client:
-
-            def ping() -> bool:
-                try:
-                    return bool(client.ping())
-                except redis.ConnectionError:
-                    return False
-
-            eventually(ping)
+    with start_redis() as port:
         yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        process.terminate()
-        process.wait(LONG)
 
 
 class CeleryWorker:
@@ -129,7 +109,7 @@ class Web(ServerProcess):
 
 
 @pytest.fixture
-def env(server: Server, basin: str, request: pytest.FixtureRequest) -> dict[str, str]:
+def env(server: Server, basin: str) -> dict[str, str]:
     """The environment of all processes of a test."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
