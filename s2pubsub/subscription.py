@@ -38,6 +38,7 @@ class Subscription(Iterator[Event]):
         self._feed = feed
         self._life = life
         self._client = client  # which would be closed if nobody held it
+        reset_in_child(self)
         self._replay_to = replay_to
         self._channel = feed.sink.channel if isinstance(feed.sink, Queue) else None
         if self._channel is not None:
@@ -177,6 +178,9 @@ class Subscription(Iterator[Event]):
         """How many events wait to be taken."""
         return len(self._channel) if self._channel is not None else 0
 
+    def _reset_in_child(self) -> None:
+        self._life.end_in_child()
+
     def __enter__(self) -> Self:
         return self
 
@@ -306,7 +310,6 @@ class Life:
         self.error: Exception | None = None
         self.ended = Flag()
         self._worker = Worker(f"s2pubsub-sub-{feed.topic}", _follow, feed, self, on_end, keep_alive)
-        reset_in_child(self)
 
     def start(self) -> None:
         self._worker.start()
@@ -314,7 +317,8 @@ class Life:
     def finish(self, deadline: Deadline) -> None:
         self._worker.finish(deadline)
 
-    def _reset_in_child(self) -> None:
+    def end_in_child(self) -> None:
+        """In a forked child, where its thread is not."""
         if not self.ended.is_set():
             self.error = inherited()
             self.ended = Flag()
