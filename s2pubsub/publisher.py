@@ -25,6 +25,7 @@ from s2pubsub.event import Event
 from s2pubsub.following import Outage
 from s2pubsub.runtime.completer import Completer
 from s2pubsub.runtime.deadline import Deadline, check_timeout
+from s2pubsub.runtime.fork import inherited
 from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.outbox import Outbox, fresh
 from s2pubsub.stats import Counters
@@ -153,6 +154,8 @@ class Pipe:
 
     def flush(self, deadline: Deadline) -> None:
         """Wait until everything accepted before is complete; raise what could not be stored."""
+        if self.outbox.is_inherited:
+            raise inherited()
         if self._completer.is_current:
             raise RuntimeError("flush() in a done-callback would wait for itself")
         if not self.outbox.wait_completed(self.outbox.accepted, deadline):

@@ -48,6 +48,7 @@ class Outbox(Generic[T]):
         self._idle = True  # the consumer waits
         self._refusal: S2PubSubError | None = None
         self._refused = False  # by the consumer, which is gone
+        self.is_inherited = False  # by a forked child: what it held is the parent's to do
         self._make_locks()
         reset_in_child(self)
 
@@ -235,6 +236,7 @@ class Outbox(Generic[T]):
         self._refused = True
         self._refusal = inherited()
         self._refusal.outcome = "not_stored"
+        self.is_inherited = True
 
 
 class _Waiter(Generic[T]):
