@@ -33,8 +33,8 @@ class Waiter:
         if "fail" in question:
             raise RuntimeError("secret detail")
         run.text(f"So {question}")
-        eventually(lambda: stop.is_set() or self.go.is_set())
-        if stop.is_set():
+        eventually(lambda: self.go.is_set() or ("deaf" not in question and stop.is_set()))
+        if stop.is_set() and not self.go.is_set():
             raise StoppedError
 
 
@@ -207,7 +207,7 @@ def test_unreachable_server(server: Server) -> None:
 def test_a_killed_process_is_noticed(make_client: Callable[[], Any], agent: Waiter, server: Server) -> None:
     """C16: when the process that writes is gone, its lease ends, then the stream: 'idle'. Before that it goes on."""
     client = make_client()
-    path = begin(client)
+    path = begin(client, "deaf?")
     run_id = path.removeprefix("/chat/")
     app = client.application
     found: list[str] = []
