@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import attrs
 
 from s2pubsub.demo.documents import Document, Library, Sentence, terms
-from s2pubsub.run_writer import Run
+from s2pubsub.runs import Run
 
 _WEAK = 0.4
 """The part of the best passage's score below which others are not worth quoting."""

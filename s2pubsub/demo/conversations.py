@@ -16,8 +16,7 @@ import attrs
 from s2pubsub.demo.agents import Agent, Exchange, StoppedError
 from s2pubsub.errors import LeaseUnavailableError, S2PubSubError
 from s2pubsub.held_lease import HeldLease
-from s2pubsub.run_writer import Run
-from s2pubsub.runs import Runs
+from s2pubsub.runs import Run, Runs
 from s2pubsub.topic import stream_name, thread_key
 
 LEASE = 5.0

@@ -16,7 +16,7 @@ import openai
 
 from s2pubsub.demo.agents import Exchange, StoppedError, Tools
 from s2pubsub.demo.documents import Library
-from s2pubsub.run_writer import Run
+from s2pubsub.runs import Run
 
 DEFAULT_MODEL = "gpt-4o-mini"
 MAX_STEPS = 8

@@ -11,7 +11,7 @@ import pytest
 from s2pubsub.demo.agents import Exchange, StoppedError
 from s2pubsub.demo.app import create_app
 from s2pubsub.demo.conversations import LEASE
-from s2pubsub.run_writer import Run
+from s2pubsub.runs import Run
 from tests.servers import ON_EMBEDDED, Server
 from tests.waiting import LONG, eventually
 

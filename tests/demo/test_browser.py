@@ -158,3 +158,18 @@ def test_nothing_is_html(start_demo: Callable[..., Any], open_page: Callable[...
     assert attack.split(">")[0] in answer
     assert page.run("return document.querySelectorAll('main img, main script').length") == 0
     assert page.run("return document.title").startswith("What burns? <img")
+
+
+@pytest.mark.slow
+def test_many_tabs(demo: Any, open_page: Callable[..., Page]) -> None:
+    """Eight tabs of a conversation do not block each other, though browsers allow six connections to a server."""
+    first = open_page(demo.url)
+    first.ask("Which documents do you have?")
+    first.wait_for_end()
+    tabs = [first, *(open_page(demo.url + first.path) for _ in range(7))]
+    tabs[-1].wait_for_end()
+    tabs[-1].ask("List the documents")
+    tabs[-1].wait_for_end(2)
+    for tab in tabs:
+        tab.front()
+        tab.wait_for_end(2)
