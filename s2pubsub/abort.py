@@ -86,8 +86,11 @@ class AbortWatch:
             except Exception as error:  # a user's callback must not end the watch
                 self._logger.error("an on_abort callback of run %r raised", self._run_id, exc_info=error)
 
-    def close(self) -> None:
-        """Stop listening and delete the control topic if it was opened. Idempotent."""
+    def close(self, *, forget: bool = False) -> None:
+        """Stop listening; with ``forget``, when the run has ended, delete the control topic if it was opened.
+
+        Without it a request that was made stays for the next writer of the run. Idempotent.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -95,5 +98,6 @@ class AbortWatch:
             subscription = self._subscription
         if subscription is not None:
             subscription.close(1.0)
+        if subscription is not None and forget:
             with contextlib.suppress(S2PubSubError):  # best effort; run_config catches what stays
                 self._pubsub.clear_topic(control_topic(self._run_id))

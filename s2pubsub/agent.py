@@ -101,7 +101,7 @@ class DurableAgent:
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()
-            self._workers.discard(threading.current_thread())  # type: ignore[arg-type]
+            self._workers.discard(threading.current_thread())
             return None
 
     def close(self, timeout: float | None = 5.0) -> None:

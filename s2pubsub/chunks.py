@@ -128,8 +128,12 @@ def finish_reason(event: Event) -> str | None:
 
 def delta_text(event: Event) -> str | None:
     """The text that ``event`` adds to the answer, None for other events."""
-    data = event.data
-    if event.type != "chunk" or not isinstance(data, dict) or data.get("type") != "text-delta":
+    return text_of(event.data) if event.type == "chunk" else None
+
+
+def text_of(data: Any) -> str | None:
+    """The text of a ``text-delta`` chunk's data, None for other chunks."""
+    if not isinstance(data, dict) or data.get("type") != "text-delta":
         return None
     payload = data.get("payload")
     text = payload.get("text") if isinstance(payload, dict) else None

@@ -82,15 +82,13 @@ class Run:
             chunks.check(type, data)
         if type in chunks.END_TYPES:
             raise EncodeError("type", f"{type!r} ends the run: use finish(), error() or abort()")
-        return self._write(type, data)
+        return self._write_chunk(data) if type == "chunk" else self._write(type, data)
 
     def chunk(self, type: str, payload: Mapping[str, Any] | None = None, **more: Any) -> Future[Event]:
         """Write a chunk of any type: ``run.chunk("source", {"id": "1", …})``. An open text part is ended before it."""
         data = {**chunks.chunk(self.id, type, payload or {}), **more}
         chunks.check("chunk", data)
-        with self._lock:
-            self._end_text()
-            return self._write("chunk", data)
+        return self._write_chunk(data)
 
     def data(self, name: str, value: Any, *, id: str | None = None, transient: bool | None = None) -> Future[Event]:
         """Write an application's own part ``data-<name>``. It may stand inside a text."""
@@ -104,10 +102,21 @@ class Run:
                 self._write("chunk", chunks.chunk(self.id, "text-start", {"id": opened}))
                 self._open_text = opened
             payload = {"id": self._open_text, "text": text}
-            future = self._write("chunk", chunks.chunk(self.id, "text-delta", payload))
-            self._texts.append(text)
-            self._step.texts.append(text)
-            return future
+            return self._write_delta(chunks.chunk(self.id, "text-delta", payload), text)
+
+    def _write_chunk(self, data: Any) -> Future[Event]:
+        """Write a chunk: a text part of ours ends before it, unless it is an application's own; its text counts."""
+        with self._lock:
+            if not str(data["type"] if isinstance(data, dict) and "type" in data else "").startswith("data-"):
+                self._end_text()
+            text = chunks.text_of(data)
+            return self._write("chunk", data) if text is None else self._write_delta(data, text)
+
+    def _write_delta(self, data: Any, text: str) -> Future[Event]:
+        future = self._write("chunk", data)
+        self._texts.append(text)
+        self._step.texts.append(text)
+        return future
 
     def tool_call(self, tool_call_id: str, tool_name: str, args: Any) -> Future[Event]:
         """Write that a tool is called."""
@@ -254,7 +263,7 @@ class Run:
         try:
             self._publisher.close(deadline.remaining())
         finally:
-            self._watch.close()
+            self._watch.close(forget=True)
             self._on_end(self)
 
     def _write_end(self, data: dict[str, Any]) -> None:

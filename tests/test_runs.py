@@ -567,6 +567,33 @@ def test_an_early_abort_request_counts(runs: Runs) -> None:
     assert runs.observe(run.id).result().finish_reason == "abort"
 
 
+@pytest.mark.parametrize("let_go", ["suspend", "hand_over"])
+def test_an_abort_request_reaches_the_next_writer(runs: Runs, let_go: str) -> None:
+    """Asked while the first writer listened, which then let go of the run: the writer that goes on sees it."""
+    first = runs.start()
+    assert not first.aborted
+    runs.request_abort(first.id)
+    if let_go == "suspend":
+        first.suspend("c", "pay", {})
+        first.close()
+    else:
+        first.hand_over()
+    with runs.attach(first.id) as second:
+        assert second.aborted
+    assert runs.observe(first.id).result().finish_reason == "abort"
+
+
+def test_raw_chunks_end_the_open_text_and_count(runs: Runs, pubsub: S2PubSub) -> None:
+    """A raw chunk between two texts ends the first part; a raw delta's text is in the end's text; data- is neither."""
+    run = runs.run(["a", {"type": "data-x", "data": 1}, "b", {"type": "source", "payload": {}}, {
+        "type": "text-delta", "payload": {"id": "mine", "text": "c"}}])  # fmt: skip
+    assert types(pubsub.get_history(run.topic)) == [
+        "start", "text-start", "text-delta", "data-x", "text-delta", "text-end", "source", "text-delta", "finish",
+    ]  # fmt: skip
+    assert runs.observe(run.id).result().text == "abc"
+    assert pubsub.get_history(run.topic)[-1].data["output"]["text"] == "abc"
+
+
 def test_on_abort_calls_back(runs: Runs) -> None:
     """Callbacks run once each, on a thread of the library; one that raises does not stop the others."""
     with runs.start() as run:
