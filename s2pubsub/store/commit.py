@@ -124,7 +124,7 @@ class GroupCommit:
         self._outbox: Outbox[_Waiting] = Outbox(_UNBOUNDED, _UNBOUNDED)
         self._outbox.wake = lambda: wake(self.pump)
         self._lock = threading.Lock()
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], list[_Waiting]] = {}
 
     @property
     def idle(self) -> bool:
@@ -173,16 +173,22 @@ class GroupCommit:
         """Send what has queued, as far as the limit of appends in flight allows."""
         while len(self._sending) < MAX_IN_FLIGHT and (batch := self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES)):
             task = asyncio.get_running_loop().create_task(self._send(batch))
-            self._sending.add(task)
+            self._sending[task] = batch
             task.add_done_callback(self._sent)
 
     def close(self) -> None:
         """The loop is ending: nothing more is taken."""
         for item in self._outbox.refuse(_closed()):
             item.settle(None, _closed())
+        for batch in self._sending.values():  # they were cancelled before, and do not end
+            self._end(batch)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
-        self._sending.discard(task)
+        # Not at the end of the coroutine, which is never entered when it is cancelled before its first step.
+        batch = self._sending.pop(task)
+        if task.cancelled():
+            self._end(batch)
+        self._outbox.complete(len(batch), sum(len(item.body) + RECORD_OVERHEAD for item in batch))
         self.pump()
 
     async def _send(self, batch: list[_Waiting]) -> None:
@@ -192,14 +198,13 @@ class GroupCommit:
                     await self._try(batch)
         except Exception as error:  # noqa: BLE001  # whatever it is, each caller of the batch gets one of its own
             self._fail(batch, classify(error, "append"))
-        except asyncio.CancelledError:
-            closed = ClosedError("the client was closed during the call")
-            for item in batch:
-                closed.outcome = "unknown" if item.sent else "not_stored"
-                self._fail([item], closed)
-            raise
-        finally:
-            self._outbox.complete(len(batch), sum(len(item.body) + RECORD_OVERHEAD for item in batch))
+
+    def _end(self, batch: list[_Waiting]) -> None:
+        """Release the callers of a batch that closing has ended."""
+        closed = ClosedError("the client was closed during the call")
+        for item in batch:
+            closed.outcome = "unknown" if item.sent else "not_stored"
+            self._fail([item], closed)
 
     def _fail(self, batch: list[_Waiting], error: S2PubSubError) -> None:
         for item in batch:
