@@ -10,6 +10,7 @@ import statistics
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,7 +92,9 @@ class Crowd:
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-            assert not thread.is_alive(), "it did not end in time"
+            if thread.is_alive() and thread.ident is not None:
+                stack = traceback.format_stack(sys._current_frames().get(thread.ident))
+                raise AssertionError(f"it did not end in time:\n{''.join(stack)}")
         if self.errors:
             raise self.errors[0]
 
@@ -573,15 +576,21 @@ def test_calls_while_another_thread_closes(make_pubsub: Make) -> None:
         fill(pubsub, 3)
         calls = list(calls_on(pubsub).items())
         slow: list[str] = []
+        closing: list[float] = []
 
-        def repeat(index: int, calls: list[tuple[str, Callable[[], object]]] = calls, slow: list[str] = slow) -> None:
+        def repeat(
+            index: int,
+            calls: list[tuple[str, Callable[[], object]]] = calls,
+            slow: list[str] = slow,
+            closing: list[float] = closing,
+        ) -> None:
             name, call = calls[index]
             while True:
                 began = time.monotonic()
                 try:
                     result = call()
                 except ClosedError:
-                    if time.monotonic() - began > 0.5:
+                    if time.monotonic() - max(began, *closing) > 0.5:
                         slow.append(name)
                     return
                 except (TopicGoneError, LeaseUnavailableError):
@@ -595,6 +604,7 @@ def test_calls_while_another_thread_closes(make_pubsub: Make) -> None:
         crowd = Crowd(len(kept), lambda n, repeat=repeat, kept=kept: repeat(kept[n]), others=1)
         crowd.barrier.wait(LONG)
         threading.Event().wait(0.02 * number)
+        closing.append(time.monotonic())
         pubsub.close()
         crowd.join()
         assert slow == []
