@@ -13,11 +13,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from s2pubsub.client import S2PubSub
 from s2pubsub.errors import S2PubSubError
 from s2pubsub.event import Event
+
+if TYPE_CHECKING:
+    from s2pubsub.client import S2PubSub
 
 _LINES_AT_ONCE = 500
 
@@ -116,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _client(options: argparse.Namespace) -> S2PubSub:
+    from s2pubsub.client import S2PubSub  # late, for commands that need none, such as serve
+
     return S2PubSub(basin=options.basin, endpoints=options.endpoint)
 
 
