@@ -159,14 +159,17 @@ def beside_durable_streams() -> list[Row]:
             figures["live"][1].append(_live_theirs(at))
         full.close()
         live.close()
-    both = {key: (median(mine), median(peer)) for key, (mine, peer) in figures.items()}
-    peer = "durable-streams, its own server"
+
+    def beside(key: str, unit: str) -> tuple[float, str, float, str]:
+        mine, peer = figures[key]
+        return median(mine), unit, median(peer), "durable-streams, its own server"
+
     return [
-        Row("embedded: 64 threads, blocking publish", both["threads"][0], "events/s", both["threads"][1], peer, at_least=0.75),
-        Row("embedded: replay", both["replay"][0], "events/s", both["replay"][1], peer, at_least=0.75),
-        Row("embedded: lone publish p50", both["append"][0], "ms", both["append"][1], peer, at_most=1.8),
-        Row("embedded: live p50", both["live"][0], "ms", both["live"][1], peer, at_most=1.8),
-    ]  # fmt: skip
+        Row("embedded: 64 threads, publish", *beside("threads", "events/s"), at_least=0.75),
+        Row("embedded: replay", *beside("replay", "events/s"), at_least=0.75),
+        Row("embedded: lone publish p50", *beside("append", "ms"), at_most=1.8),
+        Row("embedded: live p50", *beside("live", "ms"), at_most=1.8),
+    ]
 
 
 def _read_durable_streams(source: Any) -> float:

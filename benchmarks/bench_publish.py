@@ -21,6 +21,7 @@ from typing import Any
 
 import s2_sdk
 
+from benchmarks.measuring import Row, write
 from s2pubsub import S2PubSub
 from s2pubsub.codec import encode
 from tests.servers import CREATE_STREAMS, LiteServer, Server
@@ -220,6 +221,34 @@ def main() -> None:
         else:
             for name, value in summary.items():
                 print(f"{name:44s} {value:.2f}")
+        if not arguments.only:
+            write("publish", "Publishing beside the raw SDK", rows(rounds))
+
+
+def rows(rounds: list[dict[str, Any]]) -> list[Row]:
+    """The figures with their bounds. A rate is the median of the rounds, a ratio the median of the rounds' ratios."""
+
+    def rate(name: str) -> float:
+        return statistics.median(_rate(results[name]) for results in rounds)
+
+    def beside(title: str, ours: str, peer: str, peer_name: str, at_least: float | None) -> Row:
+        ratio = statistics.median(_rate(results[ours]) / _rate(results[peer]) for results in rounds)
+        return Row(title, rate(ours), "events/s", rate(ours) / ratio, peer_name, at_least=at_least)
+
+    unary = "raw SDK unary appends, 64 in flight"
+    found = [
+        beside(f"{number} threads, blocking publish", f"threads_{number}", "raw_unary_64", unary, bound)
+        for number, bound in ((1, None), (8, None), (64, 1.8), (256, 3.0))
+    ]
+    found += [
+        beside("publisher", "publisher", "raw_producer", "SDK producer, one ready-made body", 0.85),
+        beside("publisher", "publisher", "raw_producer_encoding", "SDK producer that encodes each event", None),
+        beside("publisher, exactly once", "publisher_exactly_once", "raw_producer_encoding", "the same", None),
+    ]
+    for calls in (200, 2000):
+        cost = statistics.median(results[f"publisher_call_at_{calls}"]["p50_us"] for results in rounds)
+        found.append(Row(f"publisher.publish, cost for its caller at {calls} calls/s, p50", cost, "µs", at_most=60))
+    return found
 
 
 def ratios(rounds: list[dict[str, Any]]) -> dict[str, float]:

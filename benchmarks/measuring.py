@@ -98,7 +98,7 @@ def progress(text: str) -> None:
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """The value below which ``share`` (0–1) of the samples lie."""
+    """The value below which ``share`` (0 to 1) of the samples lie."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
