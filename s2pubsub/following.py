@@ -200,10 +200,10 @@ class Follower:
         while not answer.done():
             feed.wake.wait()
             feed.sink.deliver_local()
-            if feed.stop.is_set():
-                break
-        if not answer.done() or answer.cancelled():
-            raise ClosedError(f"the subscription to topic {feed.topic!r} is closed")
+            if feed.stop.is_set():  # even if the answer is there by now: this was the wake-up for the stop
+                raise ClosedError(f"the subscription to topic {feed.topic!r} is closed")
+        if answer.cancelled():
+            raise ClosedError("the client is closed")
         return answer.result()
 
     def _hand_on(self, batch: Batch) -> None:

@@ -125,7 +125,7 @@ def test_one_client_from_many_threads(pubsub: S2PubSub, server: Server) -> None:
             pubsub.publish(topics[number % 8], type="t", data=[number, count])
 
     def read(number: int) -> None:
-        while not done.is_set():
+        while not done.wait(0.05):
             found = pubsub.get_history(topics[number % 8])
             assert [event.index for event in found] == list(range(len(found)))
             histories.append((topics[number % 8], [event.id for event in found]))

@@ -1,0 +1,80 @@
+"""How a follower stops: races that real servers do not make on demand. Everything else of it is tested on those."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from s2pubsub.following import Feed, Follower
+from s2pubsub.runtime.wake import Wake
+from s2pubsub.runtime.worker import Stop
+from s2pubsub.stats import Counters
+from s2pubsub.store import Batch
+from s2pubsub.subscription import Queue
+from tests.waiting import LONG
+
+
+class Answer(Future[Batch]):
+    """An answer that comes together with the stop, just when its reader has looked for it in vain."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__()
+        self._stop = stop
+        self._looked = False
+
+    def done(self) -> bool:
+        if self._looked:
+            return super().done()
+        self._looked = True
+        self._stop.set()
+        self.set_result(Batch([], 0))
+        return False
+
+
+class OneAnswer:
+    """A store, and its session, whose first answer is an `Answer` and which then stays silent."""
+
+    def __init__(self, stop: Stop) -> None:
+        self._answers: list[Future[Batch]] = [Answer(stop)]
+        self.closed = threading.Event()
+
+    def open(self, *_: Any, **__: Any) -> OneAnswer:
+        return self
+
+    def find_for_reader(self, stream: str) -> Future[None]:
+        found: Future[None] = Future()
+        found.set_result(None)
+        return found
+
+    def request(self) -> Future[Batch]:
+        return self._answers.pop() if self._answers else Future()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_an_answer_that_comes_together_with_the_stop() -> None:
+    """A stop is not missed because the answer that was waited for comes at the same moment: the worker ends."""
+    stop, wake = Stop(), Wake()
+    store: Any = OneAnswer(stop)
+    sink = Queue(0, 10, 1000)
+    stop.add(wake.set)
+    stop.add(sink.close)
+    feed = Feed("agent.t", "agent.t", 0, True, store, sink, stop, wake, Counters(), logging.getLogger("s2pubsub.test"))
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            Follower(feed).run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(LONG)
+    ended = not thread.is_alive()
+    wake.set()  # so that the thread of a failing test ends, too
+    assert ended
+    assert store.closed.is_set()
