@@ -62,6 +62,21 @@ def workers() -> list[str]:
     return [name for name in ours() if name.startswith("s2pubsub-sub-")]
 
 
+def stack_of(thread: threading.Thread) -> str:
+    """Where a thread is, for the message of a test that it does not let pass."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return f"{thread.name}:\n{''.join(traceback.format_stack(frame))}"
+
+
+def wait_for_end(timeout: float = LONG) -> None:
+    """Wait until no thread of a subscription is left."""
+    try:
+        eventually(lambda: not workers(), timeout)
+    except AssertionError:
+        left = [thread for thread in threading.enumerate() if thread.name.startswith("s2pubsub-sub-")]
+        raise AssertionError("left: " + "\n".join(map(stack_of, left))) from None
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -92,9 +107,7 @@ class Crowd:
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive() and thread.ident is not None:
-                stack = traceback.format_stack(sys._current_frames().get(thread.ident))
-                raise AssertionError(f"it did not end in time:\n{''.join(stack)}")
+            assert not thread.is_alive(), f"it did not end in time: {stack_of(thread)}"
         if self.errors:
             raise self.errors[0]
 
@@ -199,7 +212,7 @@ def test_leaving_early_stops_the_worker(
         eventually(lambda: [seen.finished for seen in proxy.seen(READ_SESSION)] == ["client reset"])
         assert pubsub.stats().queued <= 500 + BATCH
     leave(holder)
-    eventually(lambda: not workers(), SOON)
+    wait_for_end(SOON)
     eventually(lambda: all(seen.finished for seen in proxy.seen(READ_SESSION)), SOON)
     # One window of the connection, which is opened again by as much as was taken out of it.
     assert proxy.passed("to_client") - before <= 10 * MIB + (500 + BATCH) * 2400
@@ -245,8 +258,7 @@ def collect_at_random(pubsub: S2PubSub, rounds: int, seed: int) -> None:
         finally:
             gc.set_threshold(*thresholds)
         gc.collect()
-        eventually(lambda: not workers())
-        gc.collect()
+        wait_for_end()
 
 
 def test_a_handle_keeps_its_client(pubsub: S2PubSub, settings: dict[str, Any]) -> None:

@@ -45,6 +45,8 @@ def ticks_in(seconds):
     before = len(ticks)
     gevent.sleep(seconds)
     return len(ticks) - before
+
+usual = ticks_in(1)  # 20 on a machine that has nothing else to do
 """
 
 
@@ -86,7 +88,7 @@ def test_greenlets_publish_and_subscribe(run: Callable[..., str]) -> None:
             while len(arrived) <= n:
                 gevent.sleep(0.001)
             assert arrived[n][1] == n and arrived[n][0] - sent < 1, arrived[n][0] - sent
-        assert ticks_in(2) >= 30
+        assert ticks_in(2) >= 0.75 * 2 * usual
         assert [event.data for event in called] == list(range(20))
         assert [event.data for event in pubsub.get_history(TOPIC)] == list(range(20))
         closing = time.monotonic()
@@ -114,7 +116,7 @@ def test_many_greenlets_wait(run: Callable[..., str]) -> None:
             got.append(events.get(timeout=10).data)
 
         readers = [gevent.spawn(read, events) for events in subscriptions]
-        assert ticks_in(1) >= 15
+        assert ticks_in(1) >= 0.75 * usual
         writers = [gevent.spawn(pubsub.publish, f"{TOPIC}-{n}", type="chunk", data=n) for n in range(5)]
         gevent.joinall(readers + writers, timeout=10, raise_error=True)
         assert sorted(got) == sorted(n % 5 for n in range(50))
@@ -136,7 +138,7 @@ def test_other_parts(run: Callable[..., str]) -> None:
                 assert [future.result(5).index for future in futures] == list(range(100))
             with pubsub.leases.hold("key", "owner", 5):
                 assert pubsub.leases.get_lease_owner("key") == "owner"
-                assert ticks_in(1) >= 15
+                assert ticks_in(1) >= 0.75 * usual
             assert pubsub.leases.get_lease_owner("key") is None
         """
     )
