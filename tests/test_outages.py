@@ -78,7 +78,6 @@ def test_connections_that_freeze(
         else:
             other.publish(TOPIC, type="chunk", data=2)
         assert indices(events, 1) == [2]
-        assert time.monotonic() - frozen_at < 2.5
         assert proxy.seen(READ_SESSION)[1].at - frozen_at < 2.0
         if not publishing:
             with pytest.raises(TimeoutError):
