@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
+from s2pubsub.batches import in_batches
 from s2pubsub.errors import ClosedError, OperationTimeoutError
 from s2pubsub.event import Event
 from s2pubsub.following import Feed, Follower, stopped
@@ -87,25 +88,9 @@ class Subscription(Iterator[Event]):
         """Iterate over lists of at most ``max_size`` events, each sent ``max_wait`` seconds after its first event at
         the latest. Events come in order; the last list may be short. Never empty lists.
         """
-        if isinstance(max_size, bool) or not isinstance(max_size, int):
-            raise TypeError(f"max_size must be an integer, not {max_size!r}")
-        if max_size < 1:
-            raise ValueError(f"max_size must be at least 1, got {max_size}")
-        check_timeout(max_wait, "max_wait")
         if self._channel is None:
             self._refuse_iteration()
-        return self._batches(max_size, max_wait)
-
-    def _batches(self, max_size: int, max_wait: float) -> Iterator[list[Event]]:
-        for first in self:
-            batch = [first]
-            deadline = Deadline.after(max_wait)
-            while len(batch) < max_size:
-                try:
-                    batch.append(self._wait(deadline))
-                except (TimeoutError, ChannelEnd):
-                    break  # an end is met again by the next round
-            yield batch
+        return in_batches(self, self._wait, ChannelEnd, max_size, max_wait)
 
     def _wait(self, deadline: Deadline) -> Event:
         assert self._channel is not None

@@ -41,7 +41,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("runtime",),
     ("retry",),
     ("store",),
-    ("settings", "incarnation", "following", "history", "subscription", "publisher", "registry", "local"),
+    ("batches", "settings", "incarnation", "following", "history", "subscription", "publisher", "registry", "local"),
     ("lease_register", "lease_holding", "held_lease", "leases", "fencing"),
     ("client",),
 ]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
+from s2pubsub.batches import in_batches
 from s2pubsub.codec import decode
 from s2pubsub.errors import ClosedError, OperationTimeoutError
 from s2pubsub.event import Event, build_event
@@ -76,20 +77,8 @@ class LocalSubscription(Iterator[Event]):
         """Iterate over lists of at most ``max_size`` events, each sent ``max_wait`` seconds after its first event at
         the latest. Events come in order; the last list may be short. Never empty lists.
         """
-        BatchOptions(max_size=max_size, max_wait=max_wait)  # checks both
         self._refuse_callback()
-        return self._batches(max_size, max_wait)
-
-    def _batches(self, max_size: int, max_wait: float) -> Iterator[list[Event]]:
-        for first in self:
-            batch = [first]
-            deadline = Deadline.after(max_wait)
-            while len(batch) < max_size:
-                try:
-                    batch.append(self._take(deadline))
-                except (TimeoutError, LineEnd):
-                    break  # an end is met again by the next round
-            yield batch
+        return in_batches(self, self._take, LineEnd, max_size, max_wait)
 
     def ack(self, event: Event) -> bool:
         """Say that ``event`` was handled: the group does not deliver it again.
