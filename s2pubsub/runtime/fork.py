@@ -3,13 +3,19 @@
 A fork copies one thread. Locks that other threads held stay locked in the child, and the threads and
 connections of the parent's handles do not exist there. Objects register here with ``reset_in_child``; in the
 child each one's ``_reset_in_child()`` puts it into a state that works anew or says that it is dead.
+
+Locks of others cannot be reset: OpenSSL's while it loads certificates, or an import's. What may hold one runs inside
+``undisturbed()``, which a fork on another thread waits for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import encodings.idna  # noqa: F401  # else the first name resolution imports it, and a fork meanwhile locks it for good
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Protocol
 
 from s2pubsub.errors import ClosedError
@@ -24,6 +30,19 @@ class Forkable(Protocol):
 _registered: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _lock = threading.RLock()  # reentrant, since a signal handler may fork or make a client
 
+_undisturbed = threading.RLock()
+_held_for_fork = False
+
+_PATIENCE = 5.0
+"""Seconds that a fork waits for what must not be disturbed; making an SDK client takes 0.03."""
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let forks on other threads wait until the block ends, for a while."""
+    with _undisturbed:
+        yield
+
 
 def reset_in_child(obj: Forkable) -> None:
     """Call ``obj._reset_in_child()`` in every child forked from now on, as long as ``obj`` lives."""
@@ -36,9 +55,22 @@ def inherited() -> ClosedError:
     return ClosedError("opened before a fork; it works in the parent process only: open a new one")
 
 
+def _before() -> None:
+    global _held_for_fork
+    _held_for_fork = _undisturbed.acquire(timeout=_PATIENCE)
+    # Held across the fork, so that the child never sees the set in the middle of a change.
+    _lock.acquire()
+
+
+def _after_in_parent() -> None:
+    _lock.release()
+    if _held_for_fork:
+        _undisturbed.release()
+
+
 def _after_in_child() -> None:
-    global _lock
-    _lock = threading.RLock()
+    global _lock, _undisturbed
+    _lock, _undisturbed = threading.RLock(), threading.RLock()
     failure = None
     for obj in list(_registered):
         try:
@@ -50,7 +82,4 @@ def _after_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # The lock is held across the fork, so that the child never sees the set in the middle of a change.
-    os.register_at_fork(
-        before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_after_in_child
-    )
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

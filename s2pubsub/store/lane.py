@@ -16,7 +16,7 @@ from typing import TypeVar
 import s2_sdk
 
 from s2pubsub.errors import ClosedError, S2PubSubError, StoreError
-from s2pubsub.runtime.fork import reset_in_child
+from s2pubsub.runtime.fork import reset_in_child, undisturbed
 from s2pubsub.store.failures import classify, is_broken_client
 
 T = TypeVar("T")
@@ -80,9 +80,14 @@ class Lane:
         tenancy.users += 1
         return tenancy
 
+    def _make_undisturbed(self) -> s2_sdk.S2:
+        # A child forked while this thread is inside OpenSSL could never make a client of its own.
+        with undisturbed():
+            return self._make()
+
     async def _made(self) -> s2_sdk.S2:
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, self._make)
+            return await asyncio.get_running_loop().run_in_executor(None, self._make_undisturbed)
         except S2PubSubError:
             raise
         except Exception as error:
