@@ -160,7 +160,10 @@ def test_a_forgotten_close(run: Callable[..., str]) -> None:
 
 @pytest.mark.parametrize(
     "patching",
-    ["import s2pubsub\nfrom gevent import monkey\nmonkey.patch_all()\n", "import s2pubsub\nimport gevent.monkey\n"],
+    [
+        "from s2pubsub import S2PubSub\nfrom gevent import monkey\nmonkey.patch_all()\n",
+        "import s2pubsub\nimport gevent.monkey\n",
+    ],
     ids=["late", "not at all"],
 )
 def test_late_patching(run: Callable[..., str], patching: str) -> None:

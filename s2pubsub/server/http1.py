@@ -222,7 +222,8 @@ class Http1Connection:
     def _write(self, data: bytes | None) -> None:
         data = self._head + (data or b"")
         self._head = b""
-        if data and not self._closed:
+        # A transport that is lost says so before ``connection_lost`` is called; asyncio warns who goes on writing to it.
+        if data and not self._closed and not self._transport.is_closing():
             self._transport.write(data)
 
     # Clients that say nothing
