@@ -222,7 +222,7 @@ class Http1Connection:
     def _write(self, data: bytes | None) -> None:
         data = self._head + (data or b"")
         self._head = b""
-        # A transport that is lost says so before ``connection_lost`` is called; asyncio warns who goes on writing to it.
+        # A transport that is lost says so before ``connection_lost`` is called, and asyncio warns who writes to it.
         if data and not self._closed and not self._transport.is_closing():
             self._transport.write(data)
 

@@ -278,6 +278,6 @@ class Http2Connection:
     def _flush(self) -> None:
         self._flushing = False
         data = self._h2.data_to_send()
-        # A transport that is lost says so before ``connection_lost`` is called; asyncio warns who goes on writing to it.
+        # A transport that is lost says so before ``connection_lost`` is called, and asyncio warns who writes to it.
         if data and not self._closed and not self._transport.is_closing():
             self._transport.write(data)
