@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from s2pubsub.errors import ClosedError
+from s2pubsub.errors import ClosedError, S2PubSubError
 from s2pubsub.observation import Observation
 from s2pubsub.run_writer import Run
 from s2pubsub.runs import Adapter, Runs, write_items
@@ -48,11 +49,13 @@ class DurableAgent:
         self._limit = workers
         self._reset()
         reset_in_child(self)
+        runs.pubsub.close_with(self)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Run, tuple[Any, ...], dict[str, Any]]] = deque()
         self._workers: set[Worker] = set()
+        self._runs: set[Run] = set()  # begun and not ended
         self._closed = False
 
     def stream(self, *args: Any, run_id: str | None = None, **kwargs: Any) -> Observation:
@@ -67,6 +70,7 @@ class DurableAgent:
             raise ClosedError("the agent is closed")
         run = self.runs.start(run_id)
         with self._lock:
+            self._runs.add(run)
             self._waiting.append((run, args, kwargs))
             if len(self._workers) < self._limit:
                 self._start_worker(run.id)
@@ -92,6 +96,8 @@ class DurableAgent:
                 write_items(run, self._items(args, kwargs), self._adapter)
             except BaseException as error:  # the run has it as its end; the log has the traceback
                 self.runs.pubsub.logger.error("run %r has failed", run.id, exc_info=error)
+            with self._lock:
+                self._runs.discard(run)
 
     def _items(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
         # A generator of its own, so that an error of the call itself ends the run like one of the iteration.
@@ -105,11 +111,23 @@ class DurableAgent:
             return None
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Take no more runs and wait up to ``timeout`` seconds for those that go on. Idempotent."""
+        """Take no more runs and wait for those that go on; end what is left after half of ``timeout`` as failed.
+
+        So no observer waits for a run whose process has ended in an orderly way. The client calls this when it is
+        closed, also at the end of the process. Idempotent.
+        """
         deadline = Deadline.after(timeout)
+        patience = Deadline.after(None if timeout is None else timeout / 2)
         with self._lock:
             self._closed = True
             workers = list(self._workers)
+        for worker in workers:
+            worker.finish(patience, quietly=True)
+        with self._lock:
+            left, self._waiting = list(self._runs), deque()
+        for run in left:
+            with contextlib.suppress(S2PubSubError):  # it has ended meanwhile, or the server is not there
+                run.error("the process that wrote this run is ending", timeout=deadline.remaining())
         for worker in workers:
             worker.finish(deadline)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from s2pubsub.errors import S2PubSubError
 from s2pubsub.event import Event
+from s2pubsub.topic import is_durable
 
 if TYPE_CHECKING:
     from s2pubsub.client import S2PubSub
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone; what is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (S2PubSubError, ValueError) as error:
+    except (S2PubSubError, ValueError, OverflowError, OSError, ImportError) as error:
         print(f"s2pubsub: {error}", file=sys.stderr)
         return 1
 
@@ -123,7 +124,13 @@ def _client(options: argparse.Namespace) -> S2PubSub:
     return S2PubSub(basin=options.basin, endpoints=options.endpoint)
 
 
+def _check_durable(topic: str) -> None:
+    if not is_durable(topic, "agent."):
+        raise ValueError(f"topic {topic!r} is local, which no other process can see: stored topics begin with 'agent.'")
+
+
 def _publish(options: argparse.Namespace) -> int:
+    _check_durable(options.topic)
     with _client(options) as pubsub:
         if options.data is not None:
             inputs = [_input(options, options.data, "--data")]
@@ -155,6 +162,7 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _tail(options: argparse.Namespace) -> int:
+    _check_durable(options.topic)
     start = "latest" if options.offset is None else options.offset
     with _client(options) as pubsub, pubsub.subscribe(options.topic, start=start, timeout=options.timeout) as events:
         for count, event in enumerate(events, 1):
@@ -166,6 +174,7 @@ def _tail(options: argparse.Namespace) -> int:
 
 
 def _history(options: argparse.Namespace) -> int:
+    _check_durable(options.topic)
     with _client(options) as pubsub:
         _print_events(pubsub.iter_history(options.topic, options.offset, timeout=options.timeout), options.json)
     return 0

@@ -96,6 +96,8 @@ class Run:
 
     def text(self, text: str) -> Future[Event]:
         """Write a piece of the answer. The text part around the pieces is opened and ended as needed."""
+        if not isinstance(text, str):
+            raise EncodeError("text", f"must be a str, not {type(text).__name__}")
         with self._lock:
             if self._open_text is None:
                 opened = str(uuid.uuid4())

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -648,6 +649,43 @@ def test_an_agent_runs_no_more_than_its_workers(runs: Runs) -> None:
         go.set()
         assert first.result().text == "a"
         assert second.result().text == "b"
+
+
+@pytest.mark.parametrize("closing", ["agent", "client"])
+def test_a_closing_agent_ends_its_runs(make_pubsub: MakePubSub, runs: Runs, closing: str) -> None:
+    """Runs that go on, and those that wait for a worker, end as failed when the process ends in an orderly way."""
+    stay = threading.Event()
+
+    def generate() -> Any:
+        yield "a"
+        stay.wait(LONG)
+        yield "b"
+
+    mine = make_pubsub()
+    agent = DurableAgent(generate, Runs(mine, cleanup_timeout=0), workers=1)
+    going, waiting = agent.stream(), agent.stream()
+    for _ in range(3):
+        going.get(LONG)
+    going.close()
+    waiting.close()
+    closer = threading.Thread(target=lambda: (agent if closing == "agent" else mine).close(1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # the generator cannot be interrupted
+        closer.start()
+        closer.join(LONG)
+    for run_id in (going.run_id, waiting.run_id):
+        result = runs.observe(run_id).result()
+        assert (result.finish_reason, result.error) == (
+            "error", {"name": "Error", "message": "the process that wrote this run is ending"},
+        )  # fmt: skip
+    stay.set()
+
+
+def test_text_must_be_text(runs: Runs) -> None:
+    """A piece that is no text is refused at once, and the run has its end all the same."""
+    with pytest.raises(EncodeError, match="must be a str, not int"), runs.start("odd") as run:
+        run.text(3)
+    assert runs.status("odd") == "failed"
 
 
 def test_a_failing_agent_ends_its_run(runs: Runs) -> None:

@@ -38,8 +38,9 @@ class Worker(threading.Thread):
         except RuntimeError as error:
             raise ClosedError(f"cannot start the thread {self.name}: {error}") from error
 
-    def finish(self, deadline: Deadline) -> bool:
-        """Join within ``deadline`` and say whether the thread has ended; warn with its name if it has not.
+    def finish(self, deadline: Deadline, *, quietly: bool = False) -> bool:
+        """Join within ``deadline`` and say whether the thread has ended; warn with its name if it has not, unless
+        ``quietly``.
 
         On any worker thread of this library it returns at once: two workers that wait for each other never end.
         """
@@ -48,7 +49,7 @@ class Worker(threading.Thread):
         # Not by ``join``: interrupted by Ctrl-C, that of Python 3.11 and 3.12 takes the thread for ended ever after.
         if self._finished.wait(deadline.remaining()):
             self.join(_LAST_LINES)
-        else:
+        elif not quietly:
             warnings.warn(f"the thread {self.name} has not ended in time", ResourceWarning, stacklevel=3)
         return not self.is_alive()
 

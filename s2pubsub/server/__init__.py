@@ -8,7 +8,12 @@ memory, or in a directory where it survives a crash. It is one process with one 
 replication or for access control use `s2 lite` or the S2 service.
 """
 
-from s2pubsub.server.command import serve
-from s2pubsub.server.local import LocalServer
+try:
+    from s2pubsub.server.command import serve
+    from s2pubsub.server.local import LocalServer
+except ModuleNotFoundError as error:
+    if error.name != "h11":
+        raise
+    raise ImportError("the embedded server needs the extra 'server': pip install 's2pubsub[server]'") from error
 
 __all__ = ["LocalServer", "serve"]
