@@ -184,7 +184,9 @@ class IOLoop:
         if loop is None or thread is None:
             return True
         loop.end_soon()
-        return thread.finish(deadline)
+        ended = thread.finish(deadline)
+        loop.pool.finish(Deadline.after(deadline.remaining_at_most(_CLEAN_UP)))
+        return ended
 
     def signal_close(self) -> None:
         """Tell the thread to end without waiting: for finalizers."""
@@ -210,13 +212,13 @@ class _Loop(asyncio.SelectorEventLoop):
         # Python's development mode is about its user's program; for this loop it has to be asked for.
         self.set_debug(bool(os.environ.get("PYTHONASYNCIODEBUG")))
         self._ending = False
-        self._pool = Pool("s2pubsub-resolver", _RESOLVERS)
+        self.pool = Pool("s2pubsub-resolver", _RESOLVERS)
 
     def run_in_executor(  # type: ignore[override]  # wider: any callable
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Run ``func(*args)`` on a daemon thread; ``executor`` makes no difference."""
-        return asyncio.wrap_future(self._pool.submit(lambda: func(*args)), loop=self)
+        return asyncio.wrap_future(self.pool.submit(lambda: func(*args)), loop=self)
 
     def end_soon(self) -> None:
         """From any thread: let ``run_forever`` return. Idempotent."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.worker import Worker
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ class Pool:
         self._lock = threading.Lock()
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._running = 0
+        self._threads: set[Worker] = set()
 
     def submit(self, action: Callable[[], T]) -> Future[T]:
         """Run ``action``; its result or error is in the future.
@@ -41,21 +43,39 @@ class Pool:
             if self._running == self._limit:
                 return future
             self._running += 1
+        worker = Worker(self._name, self._work)
         try:
-            Worker(self._name, self._work).start()
+            self._threads.add(worker)
+            worker.start()
         except BaseException:
             with self._lock:
                 self._running -= 1
+                self._threads.discard(worker)
                 if job in self._jobs:
                     self._jobs.remove(job)
             raise
         return future
+
+    def finish(self, deadline: Deadline) -> None:
+        """Begin nothing more of what was submitted, and wait until ``deadline`` for what has begun.
+
+        A thread that is inside OpenSSL when the interpreter ends crashes the process.
+        """
+        with self._lock:
+            left = [future for future, _ in self._jobs]
+            self._jobs.clear()
+            threads = list(self._threads)
+        for future in left:
+            future.cancel()
+        for thread in threads:
+            thread.finish(deadline, warn=False)
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._jobs:
                     self._running -= 1
+                    self._threads.discard(threading.current_thread())  # type: ignore[arg-type]  # it is a Worker
                     return
                 future, action = self._jobs.popleft()
             if future.set_running_or_notify_cancel():
