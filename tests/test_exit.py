@@ -355,6 +355,22 @@ def run_with_fault(run: Run, proxy: FaultProxy, outage: str, script: str) -> End
         proxy.clear()
 
 
+@pytest.mark.limit(60)
+def test_ending_while_a_client_is_being_made(run: Run) -> None:
+    """C46: a script that ends in the moment in which a client loads its certificates ends in an orderly way: left
+    alone inside OpenSSL, that thread crashed one process in twenty.
+    """
+    for _ in range(20):
+        ended = run(
+            """
+            pubsub = S2PubSub()
+            kept = pubsub.subscribe(TOPIC)
+            sys.exit(3)
+            """
+        )
+        assert (ended.status, ended.errors) == (3, "")
+
+
 def test_a_client_callable_that_never_returns(run: Run) -> None:
     """C46: the user's callable that makes clients hangs; a call times out, and the process ends all the same."""
     ended = run(

@@ -68,14 +68,14 @@ class Pool:
         for future in left:
             future.cancel()
         for thread in threads:
-            thread.finish(deadline, warn=False)
+            thread.finish(deadline, quietly=True)
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._jobs:
                     self._running -= 1
-                    self._threads.discard(threading.current_thread())  # type: ignore[arg-type]  # it is a Worker
+                    self._threads.discard(threading.current_thread())
                     return
                 future, action = self._jobs.popleft()
             if future.set_running_or_notify_cancel():
