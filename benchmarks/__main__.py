@@ -1,7 +1,8 @@
 """Everything that is measured: ``python -m benchmarks [names…]``, without names all of it, in about half an hour.
 
 Runs each benchmark in a process of its own, one after the other, and writes ``results/<name>.md`` and ``.json``, one
-table of all (``results/all.md``) and a picture per topic. What is missing (a peer's server, a package) is said and left out.
+table of all (``results/all.md``) and a picture per topic. What is missing (a peer's server, a package) is said and
+left out.
 """
 
 from __future__ import annotations

@@ -182,10 +182,12 @@ class Follower:
                 schedule.attempt_number = 1
                 expected = self._check_contiguous(answer, expected)
                 self._hand_on(answer)
-                if not feed.sink.wait_for_room():
-                    return "stopped"
-            if answer.caught_up_at is not None:
-                self._check_nothing_skipped(answer.caught_up_at)
+            caught_up_at = answer.caught_up_at
+            del answer  # its records need not stay in memory while the sink is full
+            if not feed.sink.wait_for_room():
+                return "stopped"
+            if caught_up_at is not None:
+                self._check_nothing_skipped(caught_up_at)
                 if self._limited_reads is not None:
                     return "caught_up"
 
