@@ -296,6 +296,8 @@ class S2PubSub:
     ) -> Subscription | TransportSubscription:
         """Subscribe to ``topic``; everything published after this call returns is seen.
 
+        On a basin with create-on-read it creates the topic's stream where that is absent; see ``exists``.
+
         Args:
             topic: durable or local.
             callback: called with each event on the subscription's thread, one at a time, in order. One that raises
@@ -413,6 +415,8 @@ class S2PubSub:
 
     def get_history(self, topic: str, offset: int = 0, *, timeout: float | None = 30.0) -> list[Event]:
         """Stored events from index ``offset`` up to the tail at the call. ``[]`` for local, absent and empty topics.
+
+        On a basin with create-on-read it creates the topic's stream where that is absent; see ``exists``.
 
         Raises:
             ReplayGapError: the events from ``offset`` were trimmed or have expired.
