@@ -34,6 +34,7 @@ from s2pubsub.history import HistoryReader
 from s2pubsub.lease_clock import SYSTEM_CLOCK, Clock
 from s2pubsub.leases import S2LeaseProvider
 from s2pubsub.local import LocalPubSub
+from s2pubsub.local.options import check_start
 from s2pubsub.publisher import Pipe, Publisher, check_bounds
 from s2pubsub.registry import Closable, Registry, close_at_exit
 from s2pubsub.runtime.completer import Completer
@@ -316,7 +317,7 @@ class S2PubSub:
             ClosedError: the client is closed.
         """
         deadline = Deadline.after(timeout)
-        _check_start(start)
+        check_start(start)
         self._check_open()
         stream = self._stream(topic)
         if stream is None:
@@ -724,10 +725,3 @@ def _batches(encoded: list[tuple[Event, bytes]]) -> Iterator[list[tuple[Event, b
         size += metered
     if batch:
         yield batch
-
-
-def _check_start(start: object) -> None:
-    if isinstance(start, bool) or not isinstance(start, (str, int)):
-        raise TypeError(f"start must be 'latest', 'earliest' or an index, not {start!r}")
-    if isinstance(start, str) and start not in ("latest", "earliest"):
-        raise ValueError(f"start must be 'latest', 'earliest' or an index, not {start!r}")
