@@ -609,7 +609,7 @@ def test_a_child_does_not_disturb_the_parent(
 @pytest.mark.stress
 @pytest.mark.slow
 def test_forking_all_the_time(run: Callable[..., str], pubsub: S2PubSub) -> None:
-    """C40 to C42: a hundred forks while threads publish, subscribe, close and drop at a tiny switch interval."""
+    """C40, C41, C42: a hundred forks while threads publish, subscribe, close and drop at a tiny switch interval."""
     print(
         run(
             """

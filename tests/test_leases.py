@@ -248,7 +248,7 @@ def test_clocks_of_others(pubsub: S2PubSub) -> None:
 
 
 def test_threads_of_one_owner_do_not_refuse_each_other(leases: S2LeaseProvider) -> None:
-    """Many threads acquire and renew in one name at once: all are told that they hold it."""
+    """C49: Many threads acquire and renew in one name at once: all are told that they hold it."""
     with ThreadPoolExecutor(8) as pool:
         acquired = list(pool.map(lambda _: leases.acquire_lease(KEY, "owner-a", 30), range(16)))
     assert all(result.acquired and result.owner == "owner-a" for result in acquired)

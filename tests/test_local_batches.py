@@ -143,7 +143,7 @@ def test_dropped_and_coalesced_events_count_as_handled(local):
 
 
 def test_a_refused_event_of_a_batch_comes_again(local):
-    """A callback that raises in the middle of a batch gets the others, and the refused one again."""
+    """C65: A callback that raises in the middle of a batch gets the others, and the refused one again."""
     calls: list[tuple[int, int]] = []
 
     def refuse(event: Event) -> None:

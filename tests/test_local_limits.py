@@ -149,7 +149,7 @@ def test_late_answers():
 
 
 def test_attempts_that_run_into_the_limit_count(caplog):
-    """An event that keeps every handler stuck is given up like one that is refused."""
+    """C68: An event that keeps every handler stuck is given up like one that is refused."""
     with LocalPubSub(handling_limit=0.01, max_attempts=3) as local, local.subscribe(HERE, group="g") as member:
         [event] = publish(local, [1])
         assert [member.get(LONG).delivery_attempt for _ in range(3)] == [1, 2, 3]

@@ -33,7 +33,7 @@ def quiet(error: BaseException) -> None:
 @pytest.mark.limit(120)
 @pytest.mark.parametrize("round_", range(5))
 def test_every_event_is_handled_once(round_):
-    """Under load, with refusals and members that come and go, each event is acknowledged exactly once."""
+    """C49: Under load, with refusals and members that come and go, each event is acknowledged exactly once."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)

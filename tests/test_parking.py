@@ -137,7 +137,7 @@ def test_a_callback_that_is_slower_than_its_live_topic(pubsub: S2PubSub) -> None
 
 @pytest.mark.parametrize(("queue_size", "queue_bytes"), [(1, 2**22), (10, 2**22), (1024, 1), (1024, 100_000)])
 def test_small_bounds(make_pubsub: MakePubSub, queue_size: int, queue_bytes: int) -> None:
-    """Whichever bound comes first, in events or in bytes, everything passes, also records larger than the bound."""
+    """C33: whichever bound comes first, events or bytes, everything passes, also records larger than the bound."""
     pubsub = make_pubsub(queue_size=queue_size, queue_bytes=queue_bytes)
     sizes = [10, 200_000, 10, 1_000_000, 10] * 3
     pubsub.publish_many(BACKLOG, [{"type": "chunk", "data": "x" * size} for size in sizes])
@@ -196,7 +196,7 @@ def test_closing_a_parked_subscription(pubsub: S2PubSub) -> None:
 @pytest.mark.slow
 @pytest.mark.limit(60)
 def test_a_slow_reader_of_history(make_pubsub: MakePubSub) -> None:
-    """Design 2.2: an iterator over history that is left lying parks, too; taken up again it goes on with each index."""
+    """C33: an iterator over history that is left lying parks, too; taken up again it goes on with each index."""
     pubsub = make_pubsub()
     fill(pubsub)
     history = pubsub.iter_history(BACKLOG)

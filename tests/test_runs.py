@@ -161,7 +161,7 @@ def test_an_exception_ends_the_run_as_failed(runs: Runs, pubsub: S2PubSub) -> No
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_whatever_ends_the_block_ends_the_run(runs: Runs, kind: type[BaseException]) -> None:
-    """An interruption is a failure too: the run has exactly one end."""
+    """C23: An interruption is a failure too: the run has exactly one end."""
     with pytest.raises(kind), runs.start() as run:
         raise kind
     assert runs.observe(run.id).result().finish_reason == "error"
@@ -355,7 +355,7 @@ def test_every_end_ends_every_observer(
 
 
 def test_an_offset_behind_the_end_is_over_at_once(runs: Runs) -> None:
-    """A browser that has seen the end and asks for more gets none, and does not wait."""
+    """C18: A browser that has seen the end and asks for more gets none, and does not wait."""
     run_id = write(runs)
     end = list(runs.observe(run_id))[-1].index
     over = runs.observe(run_id, end + 1)
@@ -421,7 +421,7 @@ def test_an_unknown_run_is_told_promptly_and_nothing_is_made(runs: Runs, pubsub:
 
 
 def test_observe_waits_for_a_run_that_is_about_to_start(runs: Runs) -> None:
-    """wait_for_start: the id was minted, its writer is on its way."""
+    """C19: wait_for_start: the id was minted, its writer is on its way."""
     seen: list[str] = []
     reader = threading.Thread(target=lambda: seen.extend(types(runs.observe("soon", wait_for_start=LONG))))
     reader.start()

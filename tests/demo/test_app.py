@@ -138,7 +138,7 @@ def test_stop(client: Any) -> None:
 
 @pytest.mark.parametrize("chat_id", ["none", "..", "%2e%2e", "a%00b", "x" * 600, "run%2F..%2Fother"])
 def test_unknown_conversations(client: Any, chat_id: str) -> None:
-    """Whatever stands in an address: 404 without creating anything."""
+    """C20: Whatever stands in an address: 404 without creating anything."""
     pubsub = client.application.extensions["s2pubsub"].pubsub
     for path in (f"/chat/{chat_id}", f"/chat/{chat_id}/turns"):
         assert client.get(path).status_code == 404

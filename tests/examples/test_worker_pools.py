@@ -100,7 +100,7 @@ def test_hand_over_with_lost_events(runs: Runs) -> None:
 
 @pytest.mark.slow
 def test_celery(start_web: Callable[..., Any], start_worker: Callable[..., Any], celery_env: dict[str, str]) -> None:
-    """Ten runs that wait in the queue before there is a worker are streamed from their start, each whole."""
+    """C19: Ten runs that wait in the queue before there is a worker are streamed from their start, each whole."""
     web = start_web(celery_env)
     started = [ask(web) for _ in range(10)]
     found: dict[str, list[Message]] = {}
@@ -231,7 +231,7 @@ def test_thread_pool_program(env: dict[str, str]) -> None:
 
 
 def test_one_writer_at_a_time(runs: Runs) -> None:
-    """A task that is delivered twice is written once; one that was done already is left alone."""
+    """C23: A task that is delivered twice is written once; one that was done already is left alone."""
     from s2pubsub.examples.writing import write_answer
 
     run = runs.start()

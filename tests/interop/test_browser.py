@@ -176,7 +176,7 @@ def test_a_failure_and_an_abort_of_python(pubsub: S2PubSub, open_page: Any) -> N
 
 @pytest.mark.shows("nothing to resume", WAY)
 def test_nothing_to_resume(open_page: Any) -> None:
-    """An unknown run is answered by 204; the page is ready and empty."""
+    """C20: An unknown run is answered by 204; the page is ready and empty."""
     run_id = str(uuid.uuid4())
     page = open_page(run_id)
     eventually(lambda: page.answers(f"/runs/{run_id}/stream") == [204])

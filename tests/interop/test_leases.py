@@ -133,7 +133,7 @@ def test_contention(server: Server, basin: str, peer: Peer, pubsub: S2PubSub) ->
 
 @pytest.mark.shows("leases renewed, handed over and freed", "both ways")
 def test_handing_over(peer: Peer, pubsub: S2PubSub) -> None:
-    """A lease goes from Python to TypeScript and back without a gap; who does not hold it cannot change it."""
+    """C26: A lease goes from Python to TypeScript and back without a gap; who does not hold it cannot change it."""
     leases = pubsub.leases
     ours, theirs = str(uuid.uuid4()), str(uuid.uuid4())
     assert leases.acquire_lease(KEY, ours, 30).acquired
@@ -191,7 +191,7 @@ def test_waiting_for_typescript(peer: Peer, pubsub: S2PubSub) -> None:
 
 @pytest.mark.shows("fence records among events", "skipped by both")
 def test_fence_records_among_events(peer: Peer, pubsub: S2PubSub) -> None:
-    """Events between lease records have the same indices for both, with holes where the lease was written."""
+    """C06: Events between lease records have the same indices for both, with holes where the lease was written."""
     topic = pubsub.leases.thread_topic(KEY)
     ours, theirs = str(uuid.uuid4()), str(uuid.uuid4())
     event = {"type": "run-completed", "data": {"type": "run-completed", "runId": theirs}, "runId": theirs}

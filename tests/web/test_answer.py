@@ -56,7 +56,7 @@ def test_a_returning_browser_goes_on_behind_what_it_saw(runs: Runs, gapped: str,
 
 @pytest.mark.parametrize("seen", ["20", "21", "5000"])
 def test_who_has_seen_the_end_is_told_to_stop(runs: Runs, gapped: str, seen: str):
-    """C54: behind the end of an ended run there is nothing: 204, at which a browser stops coming back."""
+    """C54, C18: behind the end of an ended run there is nothing: 204, at which a browser stops coming back."""
     answer = answer_run(runs, gapped, last_event_id=seen)
     assert (answer.status, answer.body) == (204, b"")
 

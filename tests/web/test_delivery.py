@@ -255,7 +255,7 @@ def test_the_database_is_free_while_streams_are_open(serve: Any, connect: Any, m
 
 @pytest.mark.limit(90)
 def test_gevent_serves_many_streams_and_stays_responsive(serve: Any, connect: Any, make_run: Any):
-    """C43: under gunicorn's gevent worker twenty streams get an event within a second, and pages are answered."""
+    """C43, C55: under gunicorn's gevent worker twenty streams get an event within a second, and pages are answered."""
     run = make_run(chunks=1)
     web = serve("gevent", FLASK, heartbeat=1.0)
     viewers = [connect(web.port, "/runs/run-7/events") for _ in range(20)]

@@ -137,7 +137,7 @@ async def _first_piece(path: str) -> bytes:
 
 
 def test_an_asynchronous_request_gets_an_asynchronous_body(setting: Any, make_run: Any, eventually: Any):
-    """C56: under ASGI the body is an asynchronous iterator; leaving it ends its thread and its subscription."""
+    """C56, C51: under ASGI the body is an asynchronous iterator; leaving it ends its thread and its subscription."""
     make_run(chunks=1)
     assert [m.last_event_id for m in parse(asyncio.run(_first_piece("/runs/run-7/events")))] == ["0"]
     eventually(lambda: get_pubsub().stats().subscriptions == 0)
