@@ -1,63 +1,33 @@
-"""``S2PubSub``: wires the parts together and owns their lifetime.
+"""``S2PubSub``: the public face of the library. Each call says here what it means, and in its last line who does it.
 
-Durable topics are streams in S2 (``store``), read by one worker thread per subscription (``following``). Topics
-outside the prefix, and events published with ``local_only``, stay in this process (``inner``).
+``publishing``, ``subscribing``, ``stored`` and ``basins`` do the work, with what ``engine`` holds. Durable topics are
+streams in S2 (``store``); topics outside the prefix, and events published with ``local_only``, stay in this process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
-import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any, Self
 
 import s2_sdk
 
-from s2pubsub.codec import RECORD_OVERHEAD, encode, encode_many, event_inputs
-from s2pubsub.errors import (
-    ClosedError,
-    GroupNotSupportedError,
-    S2PubSubError,
-    StoreError,
-)
-from s2pubsub.event import Event, build_event
-from s2pubsub.fencing import Fencing, check_fenced
-from s2pubsub.following import Feed, Sink, find_tail
-from s2pubsub.held_lease import HeldLease, HeldLeases
-from s2pubsub.history import HistoryReader
+from s2pubsub import basins, publishing, stored, subscribing
+from s2pubsub.engine import Engine
+from s2pubsub.errors import S2PubSubError
+from s2pubsub.event import Event
+from s2pubsub.held_lease import HeldLease
 from s2pubsub.lease_clock import SYSTEM_CLOCK, Clock
 from s2pubsub.leases import S2LeaseProvider
-from s2pubsub.local import LocalPubSub
-from s2pubsub.local.options import check_start
-from s2pubsub.publisher import Pipe, Publisher, check_bounds
-from s2pubsub.registry import Closable, Registry, close_at_exit
-from s2pubsub.runtime.completer import Completer
+from s2pubsub.publisher import Publisher
+from s2pubsub.registry import Closable
 from s2pubsub.runtime.deadline import Deadline, check_timeout
-from s2pubsub.runtime.fork import reset_in_child
-from s2pubsub.runtime.loop import IOLoop
-from s2pubsub.runtime.wake import Wake
-from s2pubsub.runtime.worker import Stop
 from s2pubsub.settings import DEFAULT_QUEUE_BYTES, DEFAULT_QUEUE_SIZE, Settings
-from s2pubsub.stats import Counters, Stats
-from s2pubsub.store import Store
-from s2pubsub.subscription import Callback, Calls, ErrorHook, Queue, Subscription, begin
-from s2pubsub.topic import check_topic, is_durable, stream_name
+from s2pubsub.stats import Stats
+from s2pubsub.subscription import Callback, ErrorHook, Subscription
 from s2pubsub.transport import Transport, TransportSubscription
-
-Start = str | int
-"""``"latest"``, ``"earliest"``, or the index of the first event."""
-
-_OPEN_LIMIT = 30.0
-"""Seconds to reach the server for publishers that begin at the tail."""
-
-_MAX_BATCH = 1000
-_MAX_BATCH_BYTES = 2**20
 
 
 class S2PubSub:
@@ -102,32 +72,7 @@ class S2PubSub:
             encryption_key=encryption_key,
             default=default,
         ).completed()
-        self._settings = settings
-        self._logger: Any = settings.logger or logging.getLogger("s2pubsub")
-        self._loop = IOLoop(self._logger)
-        self._done = Completer(self._logger)
-        self._store = Store(
-            self._loop,
-            settings.basin or "",
-            settings.make_client,
-            lambda: settings.make_client(s2_sdk.Retry(max_attempts=1)),
-            shared=isinstance(client, s2_sdk.S2),
-            stream_config=run_config,
-            encryption_key=encryption_key,
-        )
-        self._counters = Counters()
-        self._held = HeldLeases()
-        self._reset()
-        reset_in_child(self)
-        close_at_exit(self)
-
-    def _reset(self) -> None:
-        self._lock = threading.RLock()  # reentrant, since a signal handler may close in the middle of subscribe
-        self._closed = False
-        self._stop = Stop()
-        self._open = Registry()
-        self._inner = self._settings.inner
-        self._parts: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._engine = Engine(settings)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], where: str = "settings") -> Self:
@@ -169,18 +114,7 @@ class S2PubSub:
             StoreError: the server refused it or could not be reached; see ``outcome``.
             ClosedError: the client is closed.
         """
-        deadline = Deadline.after(timeout)
-        self._check_open()
-        stream = self._stream(topic)
-        if stream is None:
-            return self._local().publish(topic, type=type, data=data, run_id=run_id, timeout=timeout)
-        event, body = encode(topic, type=type, data=data, run_id=run_id, default=self._settings.default)
-        if local_only:
-            self._open.offer_local(topic, body)
-            return event
-        index = self._store.commit(stream, body, deadline)
-        self._counters.published += 1
-        return _stored(event, index)
+        return publishing.publish(self._engine, topic, type, data, run_id, local_only, timeout)
 
     def publish_many(
         self, topic: str, events: Iterable[Mapping[str, Any] | Event], *, timeout: float | None = 30.0
@@ -198,28 +132,7 @@ class S2PubSub:
             EncodeError, TypeError: an event is not valid; nothing was sent.
             S2PubSubError: as for ``publish``; ``stored`` lists the events that were acknowledged before.
         """
-        deadline = Deadline.after(timeout)
-        self._check_open()
-        stream = self._stream(topic)
-        inputs = event_inputs(events)
-        if stream is None:
-            return [
-                self._local().publish(topic, type=e.type, data=e.data, run_id=e.run_id, timeout=deadline.remaining())
-                for e in inputs
-            ]
-        encoded = encode_many(topic, inputs, default=self._settings.default)
-        stored: list[Event] = []
-        for batch in _batches(encoded):
-            try:
-                first = self._store.append(stream, [body for _, body in batch], deadline)
-            except S2PubSubError as error:
-                error.stored = tuple(stored)
-                if error.outcome is None:
-                    error.outcome = "unknown"
-                raise
-            stored += [_stored(event, index) for index, (event, _) in enumerate(batch, first)]
-            self._counters.published += len(batch)
-        return stored
+        return publishing.publish_many(self._engine, topic, events, timeout)
 
     def publisher(
         self,
@@ -252,35 +165,9 @@ class S2PubSub:
             LeaseLostError: ``lease`` is not held any more.
             ClosedError: the client is closed.
         """
-        check_bounds(max_in_flight, max_bytes)
-        self._check_open()
-        stream = self._stream(topic)
-        if stream is None:
-            raise ValueError(f"topic {topic!r} is local, so it has no publisher(): use publish(), which does not wait")
-        if lease is not None:
-            check_fenced(topic, lease, exactly_once)
-        if first_index is not None and not exactly_once:
-            raise ValueError("first_index goes with exactly_once=True")
-        deadline = Deadline.after(_OPEN_LIMIT)
-        if (exactly_once and first_index is None) or lease is not None:
-            first_index, _ = find_tail(self._store, topic, stream, deadline, self._stop)
-        pipe = Pipe(topic, max_in_flight, max_bytes, self._done, self._counters, self._logger)
-        start = partial(self._store.start_appender, stream, pipe.outbox, pipe, position=first_index)
-        if lease is not None:
-            fencing = Fencing(pipe, lease)
-            start = partial(
-                start, token=fencing.begin(self._store, stream, deadline, self._stop), is_own=fencing.is_own
-            )
-        try:
-            with self._lock:
-                self._check_open()
-                self._done.start()
-                self._open.add_pipe(pipe)
-                pipe.run(start)
-        except BaseException:
-            pipe.end()
-            raise
-        return Publisher(pipe, self, self._settings.default)
+        return publishing.open_publisher(
+            self._engine, topic, max_in_flight, max_bytes, exactly_once, lease, first_index
+        )
 
     # -- subscribing ---------------------------------------------------------------------------------------------
 
@@ -289,7 +176,7 @@ class S2PubSub:
         topic: str,
         callback: Callback | None = None,
         *,
-        start: Start = "latest",
+        start: str | int = "latest",
         group: str | None = None,
         batch: Any = None,
         on_error: ErrorHook | None = None,
@@ -316,30 +203,7 @@ class S2PubSub:
             GroupNotSupportedError: ``group`` on a durable topic.
             ClosedError: the client is closed.
         """
-        deadline = Deadline.after(timeout)
-        check_start(start)
-        self._check_open()
-        stream = self._stream(topic)
-        if stream is None:
-            return self._local().subscribe(
-                topic, callback, start=start, group=group, batch=batch, on_error=on_error, timeout=timeout
-            )
-        if group is not None:
-            raise GroupNotSupportedError(
-                f"topic {topic!r} is durable: every subscriber sees the whole log. Consumer groups exist on local "
-                f"topics; to share durable work, hold a lease and keep the index"
-            )
-        if batch is not None:
-            raise ValueError("batch= exists on local topics only; use Subscription.batches() on durable ones")
-        if callback is not None and not callable(callback):
-            raise TypeError(f"callback must be callable, not {callback!r}")
-        tail, existed = find_tail(self._store, topic, stream, deadline, self._stop)
-        first = tail if start == "latest" else 0 if start == "earliest" else max(0, int(start))
-        if callback is None:
-            return self._begin(topic, stream, first, existed, tail, None, None)
-        return self._open.callback_subscription(
-            (topic, callback), lambda: self._begin(topic, stream, first, existed, tail, callback, on_error)
-        )
+        return subscribing.subscribe(self._engine, topic, callback, start, group, batch, on_error, timeout)
 
     def subscribe_from_offset(
         self,
@@ -379,38 +243,7 @@ class S2PubSub:
 
         Waits for a running callback, unless called from it.
         """
-        check_topic(topic)
-        if not is_durable(topic, self._settings.topic_prefix):
-            if self._inner is not None:
-                self._inner.unsubscribe(topic, callback)
-            return
-        subscription = self._open.find_callback((topic, callback))
-        if subscription is not None:
-            subscription.close(timeout)
-
-    def _begin(
-        self,
-        topic: str,
-        stream: str,
-        first: int,
-        existed: bool,
-        tail: int,
-        callback: Callback | None,
-        on_error: ErrorHook | None,
-    ) -> Subscription:
-        stop = Stop()
-        bounds = self._settings.queue_size, self._settings.queue_bytes
-        sink: Sink
-        if callback is None:
-            sink = Queue(first, *bounds)
-        else:
-            sink = Calls(topic, first, callback, on_error, stop, bounds, self._logger)
-        feed = Feed(topic, stream, first, existed, self._store, sink, stop, Wake(), self._counters, self._logger)
-        with self._lock:
-            self._check_open()
-            subscription = begin(feed, on_end=self._open.forgetter(), client=self, replay_to=tail)
-            self._open.add(subscription)
-        return subscription
+        subscribing.unsubscribe(self._engine, topic, callback, timeout)
 
     # -- what is stored ------------------------------------------------------------------------------------------
 
@@ -424,55 +257,26 @@ class S2PubSub:
             DecodeError: a record is not an event.
             StoreError, OperationTimeoutError: ``timeout`` seconds passed without a batch of events, or a refusal.
         """
-        return [event for batch in self._history(topic, offset, timeout) for event in batch]
+        return stored.get_history(self._engine, topic, offset, timeout)
 
     def iter_history(self, topic: str, offset: int = 0, *, timeout: float | None = 30.0) -> Iterator[Event]:
         """``get_history`` one event at a time, in bounded memory. Checks its arguments at the call."""
-        return self._one_by_one(self._history(topic, offset, timeout))
-
-    def _one_by_one(self, batches: Iterator[list[Event]]) -> Iterator[Event]:
-        # A method, so that the client lives as long as its iterator.
-        for batch in batches:
-            yield from batch
-
-    def _history(self, topic: str, offset: int, timeout: float | None) -> Iterator[list[Event]]:
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise TypeError(f"offset must be an int, not {offset!r}")
-        self._check_open()
-        stream = self._stream(topic)
-        if stream is None:
-            return iter([self._local().get_history(topic, offset, timeout=timeout)])
-        reader = HistoryReader(self._store, topic, stream, max(0, offset), self._stop, timeout, self._logger)
-        return reader.batches()
+        return stored.iter_history(self._engine, topic, offset, timeout)
 
     def tail(self, topic: str, *, timeout: float | None = 30.0) -> int:
         """Index that the next event of ``topic`` will get; 0 for an absent topic.
 
         On a basin with create-on-read it creates the topic's stream.
         """
-        deadline = Deadline.after(timeout)
-        try:
-            return self._store.tail(self._durable_stream(topic), deadline)
-        except StoreError as error:
-            if error.kind == "gone":
-                return 0
-            raise
+        return stored.tail(self._engine, topic, timeout)
 
     def exists(self, topic: str, *, timeout: float | None = 30.0) -> bool:
         """Whether the topic's stream is listed and not being deleted. Creates nothing."""
-        found = self._store.find(self._durable_stream(topic), Deadline.after(timeout))
-        return found is not None and not found.deleting
+        return stored.exists(self._engine, topic, timeout)
 
     def topics(self, prefix: str = "", *, timeout: float | None = 30.0) -> list[str]:
         """Names of the stored topics that begin with ``prefix``, in byte order. Creates nothing."""
-        self._check_open()
-        strip = len(self._settings.stream_prefix)
-        deadline = Deadline.after(timeout)
-        return [
-            info.name[strip:]
-            for info in self._store.list(self._settings.stream_prefix + prefix, deadline)
-            if not info.deleting
-        ]
+        return stored.topics(self._engine, prefix, timeout)
 
     def clear_topic(
         self, topic: str, *, strict: bool = False, end_observers: bool = True, timeout: float | None = 30.0
@@ -482,22 +286,9 @@ class S2PubSub:
         Best effort: a failure is logged, unless ``strict``. Deleting an absent topic is no failure. With
         ``end_observers=False`` subscriptions are left to find out by themselves: they raise ``TopicGoneError``.
         """
-        deadline = Deadline.after(timeout)
-        try:
-            self._check_open()
-            stream = self._stream(topic)
-            if stream is None:
-                self._local().clear_topic(topic)
-                return
-            if end_observers:
-                self._open.close(deadline, topic)
-            self._store.delete(stream, deadline)
-        except S2PubSubError as error:
-            if strict:
-                raise
-            self._logger.warning("topic %r was not cleared: %s", topic, error)
+        stored.clear_topic(self._engine, topic, strict, end_observers, timeout)
 
-    # -- leases --------------------------------------------------------------------------------------------------
+    # -- leases and the basin --------------------------------------------------------------------------------------
 
     def get_lease_provider(self, *, clock: Clock = SYSTEM_CLOCK, random: Random | None = None) -> S2LeaseProvider:
         """Leases on this basin, for agents that share work.
@@ -506,26 +297,16 @@ class S2PubSub:
             clock: what expiries are compared with; tests move it.
             random: for nonces and the jitter of waits; by default from the operating system.
         """
+        engine = self._engine
+        prefix = engine.settings.stream_prefix
         return S2LeaseProvider(
-            self._store,
-            self._settings.stream_prefix,
-            self._open_stop,
-            self._held,
-            self._logger,
-            clock=clock,
-            random=random,
+            engine.store, prefix, engine.open_stop, engine.held, engine.logger, clock=clock, random=random
         )
 
     @property
     def leases(self) -> S2LeaseProvider:
         """``get_lease_provider()``."""
         return self.get_lease_provider()
-
-    def _open_stop(self) -> Stop:
-        self._check_open()
-        return self._stop
-
-    # -- the basin -----------------------------------------------------------------------------------------------
 
     def ensure_basin(
         self, *, retention: int | None = None, delete_on_empty: int | None = None, timeout: float | None = 30.0
@@ -538,13 +319,7 @@ class S2PubSub:
             delete_on_empty: seconds after which an empty new stream is deleted.
             timeout: seconds for everything; None for no limit.
         """
-        for name, value in (("retention", retention), ("delete_on_empty", delete_on_empty)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise TypeError(f"{name} must be an int of seconds, not {value!r}")
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1 second, got {value}")
-        self._check_open()
-        self._store.ensure_basin(Deadline.after(timeout), retention=retention, delete_on_empty=delete_on_empty)
+        basins.ensure(self._engine, retention, delete_on_empty, timeout)
 
     def check(self, *, timeout: float | None = 30.0) -> None:
         """Verify that the server can be reached, and the basin exists and creates streams on append and on read.
@@ -552,32 +327,11 @@ class S2PubSub:
         Raises:
             StoreError: something is wrong; the message names the remedy.
         """
-        self._check_open()
-        flags = self._store.flags(Deadline.after(timeout))
-        off = [name for name, on in flags.named() if not on]
-        if off:
-            raise StoreError(
-                f"basin {self._store.basin!r} has {' and '.join(off)} off; ensure_basin() turns them on",
-                code="basin_settings",
-                status=None,
-            )
+        basins.check(self._engine, timeout)
 
     def stats(self) -> Stats:
         """A snapshot of counters."""
-        subscriptions = self._open.subscriptions()
-        pipes = self._open.pipes()
-        return Stats(
-            publishers=sum(not pipe.outbox.finished for pipe in pipes),
-            in_flight=sum(pipe.outbox.unfinished for pipe in pipes),
-            subscriptions=len(subscriptions),
-            queued=sum(subscription.queued for subscription in subscriptions),
-            leases=len(self._held),
-            published=self._counters.published,
-            delivered=self._counters.delivered,
-            reconnects=self._counters.reconnects,
-            parked=self._counters.parked,
-            replaced_clients=self._store.replaced_clients,
-        )
+        return self._engine.stats()
 
     # -- life cycle ----------------------------------------------------------------------------------------------
 
@@ -588,35 +342,30 @@ class S2PubSub:
             S2PubSubError: a publisher's event could not be stored.
             OperationTimeoutError: not done within ``timeout`` seconds.
         """
-        deadline = Deadline.after(timeout)
-        self._open.flush(deadline)
-        if self._inner is not None:
-            self._inner.flush(deadline.remaining())
+        self._engine.flush(Deadline.after(timeout))
 
     @property
     def basin(self) -> str:
         """Name of the basin."""
-        return self._store.basin
+        return self._engine.store.basin
 
     @property
     def logger(self) -> Any:
         """Where failures go that no caller waits for."""
-        return self._logger
+        return self._engine.logger
 
     @property
     def closed(self) -> bool:
         """Whether ``close()`` was called."""
-        return self._closed
+        return self._engine.closed
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Wait up to ``timeout`` seconds for ``close()`` and say whether it was called: a sleep that it ends."""
-        return self._stop.wait(check_timeout(timeout))
+        return self._engine.stop.wait(check_timeout(timeout))
 
     def close_with(self, part: Closable) -> None:
         """Close ``part``, if it still lives, when this client is closed: before its subscriptions and connections."""
-        with self._lock:
-            self._check_open()
-            self._parts.add(part)
+        self._engine.close_with(part)
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End subscriptions, publishers and leases, close the connections and end the threads. Idempotent.
@@ -628,20 +377,7 @@ class S2PubSub:
             S2PubSubError: events of publishers could not be stored, unless their calls have raised it before. All is
                 closed nevertheless.
         """
-        deadline = Deadline.after(timeout)
-        with self._lock:
-            self._closed = True
-            parts = list(self._parts)
-        self._stop.set()
-        with contextlib.ExitStack() as steps:  # from the last to the first, each whatever the others raise
-            steps.callback(self._done.close, deadline)
-            steps.callback(self._held.join, deadline)
-            steps.callback(self._loop.close, deadline)
-            steps.callback(self._held.release, deadline)  # after callbacks and publishers, whose work they may guard
-            steps.callback(self._open.close_publishers, deadline)
-            steps.callback(self._open.close, deadline)
-            for part in reversed(parts):
-                steps.callback(_close, part, deadline)
+        self._engine.close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -656,72 +392,5 @@ class S2PubSub:
                 raise
             error.add_note(f"besides, {lost}")  # what is on its way out says more
 
-    def __del__(self) -> None:
-        loop = getattr(self, "_loop", None)
-        if loop is not None and loop.started:
-            loop.signal_close()
-            self._done.signal_close()
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
-
     def __repr__(self) -> str:
-        return f"<S2PubSub on basin {self.basin!r}, {'closed' if self._closed else 'open'}>"
-
-    def _check_open(self) -> None:
-        if self._closed:
-            error = ClosedError("the client is closed")
-            error.outcome = "not_stored"
-            raise error
-
-    def _stream(self, topic: str) -> str | None:
-        """The stream of a durable topic, None for a local one."""
-        check_topic(topic)
-        if not is_durable(topic, self._settings.topic_prefix):
-            return None
-        return stream_name(topic, self._settings.stream_prefix)
-
-    def _durable_stream(self, topic: str) -> str:
-        self._check_open()
-        stream = self._stream(topic)
-        if stream is None:
-            raise ValueError(f"topic {topic!r} is local: it does not begin with {self._settings.topic_prefix!r}")
-        return stream
-
-    def _local(self) -> Transport:
-        """The transport of local topics; the default one is made at its first use, and closed with this client."""
-        if self._inner is None:
-            with self._lock:
-                self._check_open()
-                if self._inner is None:
-                    made = LocalPubSub(default=self._settings.default, logger=self._logger)
-                    self._parts.add(made)
-                    self._inner = made
-        return self._inner
-
-    def _reset_in_child(self) -> None:
-        closed = self._closed
-        self._reset()
-        self._closed = closed
-
-
-def _close(part: Closable, deadline: Deadline) -> None:
-    part.close(timeout=deadline.remaining())
-
-
-def _stored(event: Event, index: int) -> Event:
-    return build_event(
-        event.topic, event.type, event.data, event.run_id, event.id, event.created_at, index, 1, event.extra
-    )
-
-
-def _batches(encoded: list[tuple[Event, bytes]]) -> Iterator[list[tuple[Event, bytes]]]:
-    batch: list[tuple[Event, bytes]] = []
-    size = 0
-    for item in encoded:
-        metered = RECORD_OVERHEAD + len(item[1])
-        if batch and (len(batch) == _MAX_BATCH or size + metered > _MAX_BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += metered
-    if batch:
-        yield batch
+        return repr(self._engine)

@@ -19,10 +19,10 @@ KEY = "resource\0thread"
 
 
 def raw_records(pubsub: S2PubSub, topic: str) -> list[Any]:
-    stream = pubsub._settings.stream_prefix + topic
+    stream = pubsub._engine.settings.stream_prefix + topic
     records: list[Any] = []
     while len(records) < pubsub.tail(topic):
-        records += pubsub._store.read(stream, len(records), 1000, Deadline.after(LONG))
+        records += pubsub._engine.store.read(stream, len(records), 1000, Deadline.after(LONG))
     return records
 
 
@@ -87,8 +87,8 @@ def test_a_lost_lease_fails_what_is_pending(make_pubsub: Callable[..., S2PubSub]
         publisher = mine.publisher(topic, lease=lease)
         publisher.publish(type="n", data=0).result(LONG)
         # as if alice's time had run out without her noticing
-        stream = mine._settings.stream_prefix + topic
-        other._store.fence(stream, "stolen", lease.token, Deadline.after(LONG))
+        stream = mine._engine.settings.stream_prefix + topic
+        other._engine.store.fence(stream, "stolen", lease.token, Deadline.after(LONG))
         error = publisher.publish(type="n", data=1).exception(LONG)
         assert isinstance(error, LeaseLostError)
         assert error.outcome == "not_stored"

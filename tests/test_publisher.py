@@ -565,7 +565,7 @@ def test_exactly_once_steps_over_command_records(pubsub: S2PubSub) -> None:
 
     with pubsub.publisher(TOPIC, exactly_once=True) as publisher:
         publisher.publish(type="n", data=0).result(LONG)
-        pubsub._store.fence(pubsub._settings.stream_prefix + TOPIC, "token", "", Deadline.after(LONG))
+        pubsub._engine.store.fence(pubsub._engine.settings.stream_prefix + TOPIC, "token", "", Deadline.after(LONG))
         assert publisher.publish(type="n", data=1).result(LONG).index == 2
 
 

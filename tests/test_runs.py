@@ -442,7 +442,7 @@ def test_halves_of_a_character_are_joined(runs: Runs, pubsub: S2PubSub) -> None:
     ]
     from s2pubsub.runtime.deadline import Deadline
 
-    pubsub._store.append(f"mastra/durable/{run_topic('e')}", bodies, Deadline.after(LONG))
+    pubsub._engine.store.append(f"mastra/durable/{run_topic('e')}", bodies, Deadline.after(LONG))
     raw(pubsub, "e", ("finish", {"output": {}, "stepResult": {"reason": "stop"}}))
     assert runs.observe("e").result().text == "😀"
 
