@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -20,6 +21,9 @@ from s2pubsub.transport import Transport
 
 DEFAULT_QUEUE_SIZE = 1024
 DEFAULT_QUEUE_BYTES = 4 * 2**20
+
+_BASIN = re.compile(r"[a-z0-9][a-z0-9-]{6,46}[a-z0-9]")
+_TOKEN = re.compile(r"[!-~]+")
 
 
 def _typed(*kinds: type) -> Callable[[object, attrs.Attribute[Any], object], None]:
@@ -50,12 +54,45 @@ def _transport(instance: object, attribute: attrs.Attribute[Any], value: object)
         raise TypeError(f"inner must be a transport (see s2pubsub.transport); {type(value).__name__} lacks {missing}")
 
 
-_OPTIONAL_TEXT = attrs.validators.optional(_typed(str))
+def _text(check: Callable[[str, str], object]) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+    """A validator that takes None, and text that passes ``check(name, text)``. An empty one counts as not given."""
+
+    def validate(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        _typed(str, type(None))(instance, attribute, value)
+        if value:
+            check(attribute.name, value)
+
+    return validate
+
+
+def _check_basin(setting: str, name: str) -> None:
+    if not _BASIN.fullmatch(name):
+        raise ValueError(
+            f"{setting}: {name[:60]!a} is no name of a basin: it must have 8 to 48 characters of a-z, 0-9 and '-', "
+            f"with a letter or digit at both ends; give the name of a basin, such as 'agent-runs'"
+        )
+
+
+def _check_token(setting: str, token: str) -> None:
+    if not _TOKEN.fullmatch(token):
+        # It goes into a header as it is. The message does not show it.
+        raise ValueError(
+            f"{setting} must be printable ASCII without white space, as it is sent in a header; strip what stands "
+            f"around it, such as the line end of the file that it was read from"
+        )
+
+
+def _address(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None:
+        _typed(str, s2_sdk.Endpoints)(instance, attribute, value)
+        _endpoints(value)
 
 
 @attrs.frozen(kw_only=True)
 class Settings:
     """What ``S2PubSub`` is made of; its arguments, with their types and defaults.
+
+    Neither its repr nor its pickle holds the access token or the encryption key: elsewhere they come from there.
 
     Attributes:
         basin: the S2 basin; else ``S2_BASIN``.
@@ -74,11 +111,9 @@ class Settings:
         default: called with a value that is not JSON; returns one that is.
     """
 
-    basin: str | None = attrs.field(default=None, validator=_OPTIONAL_TEXT)
-    access_token: str | None = attrs.field(default=None, validator=_OPTIONAL_TEXT, repr=False)
-    endpoints: s2_sdk.Endpoints | str | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_typed(str, s2_sdk.Endpoints))
-    )
+    basin: str | None = attrs.field(default=None, validator=_text(_check_basin))
+    access_token: str | None = attrs.field(default=None, validator=_text(_check_token), repr=False)
+    endpoints: s2_sdk.Endpoints | str | None = attrs.field(default=None, validator=_address)
     client: Callable[[], s2_sdk.S2] | s2_sdk.S2 | None = attrs.field(default=None, validator=_callable, repr=False)
     inner: Transport | None = attrs.field(default=None, validator=_transport)
     stream_prefix: str = attrs.field(default="mastra/durable/", validator=_typed(str))
@@ -108,12 +143,22 @@ class Settings:
         basin = self.basin or os.environ.get("S2_BASIN")
         if not basin:
             raise ValueError("the basin is not set: pass basin= or set S2_BASIN")
+        _check_basin("S2_BASIN", basin)  # a given one has been checked
         if self.client is not None:
             return attrs.evolve(self, basin=basin)
         token = self.access_token or os.environ.get("S2_ACCESS_TOKEN")
         if not token:
             raise ValueError("the access token is not set: pass access_token= or set S2_ACCESS_TOKEN")
+        _check_token("S2_ACCESS_TOKEN", token)
         return attrs.evolve(self, basin=basin, access_token=token, endpoints=_endpoints(self.endpoints))
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in attrs.fields_dict(Settings)}
+        return {**kept, "access_token": None, "encryption_key": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
 
     def make_client(self, retry: s2_sdk.Retry | None = None) -> s2_sdk.S2:
         """A client of the SDK for these completed settings."""
@@ -132,27 +177,49 @@ class Settings:
 def _endpoints(given: s2_sdk.Endpoints | str | None) -> s2_sdk.Endpoints:
     if isinstance(given, s2_sdk.Endpoints):
         return given
-    account = given or os.environ.get("S2_ACCOUNT_ENDPOINT")
-    basin = given or os.environ.get("S2_BASIN_ENDPOINT")
+    if given:
+        return make_endpoints(given, given, "endpoints", "endpoints")
+    names = "S2_ACCOUNT_ENDPOINT", "S2_BASIN_ENDPOINT"
+    account, basin = (os.environ.get(name) for name in names)
     if not account and not basin:
         return s2_sdk.Endpoints.default()
     if not account or not basin:
-        lacking = "S2_ACCOUNT_ENDPOINT" if not account else "S2_BASIN_ENDPOINT"
+        lacking = names[0] if not account else names[1]
         raise ValueError(f"{lacking} is not set but the other endpoint is: set both, or pass endpoints=")
-    _check_url("S2_ACCOUNT_ENDPOINT" if given is None else "endpoints", account)
-    _check_url("S2_BASIN_ENDPOINT" if given is None else "endpoints", basin.replace("{basin}", "basin"))
+    return make_endpoints(account, basin, *names)
+
+
+def make_endpoints(account: str, basin: str, account_name: str, basin_name: str) -> s2_sdk.Endpoints:
+    """The SDK's endpoints of two base URLs. ValueError names the setting, the rule and what to write instead."""
+    _check_url(account_name, account)
+    _check_url(basin_name, basin.replace("{basin}", "basin"))
     try:
         return s2_sdk.Endpoints(account=account, basin=basin)
     except s2_sdk.S2ClientError as error:
-        raise ValueError(f"endpoints: {error}") from error
+        raise ValueError(f"{account_name}, {basin_name}: {error}") from error
 
 
 def _check_url(setting: str, url: str) -> None:
-    """Refuse now what the SDK would refuse at the first call."""
+    """Refuse now what the SDK would refuse, or misunderstand, at the first call."""
+    plain = "://" not in url
     try:
-        parts = urlsplit(url if "://" in url else f"https://{url}")
-        origin = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        parts = urlsplit(f"https://{url}" if plain else url)
+        host = parts.hostname or ""
+        origin = parts.scheme in ("http", "https") and host and parts.port != 0
     except ValueError as error:
-        raise ValueError(f"{setting}: {url!r} is no URL: {error}") from None
-    if not origin or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
-        raise ValueError(f"{setting}: {url!r} is not of the form http://host:port or https://host")
+        raise ValueError(f"{setting}: {_without_user(url)!a} is no URL: {error}") from None
+    # urlsplit drops line ends and tabs, the SDK does not.
+    clean = url.isascii() and url.isprintable() and " " not in url
+    if not (origin and clean) or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(f"{setting}: {_without_user(url)!a} is not of the form http://host:port or https://host")
+    if plain and not re.search(r"\.[a-z]", host):
+        raise ValueError(
+            f"{setting}: {url!a} does not say how to connect, and without a scheme it would mean https; "
+            f"write http://{url} or https://{url}"
+        )
+
+
+def _without_user(url: str) -> str:
+    """``url`` without the user and password that somebody may have put into it: errors go to logs."""
+    before, at, behind = url.rpartition("@")
+    return f"{before.partition('://')[0]}://...@{behind}" if at else url

@@ -56,7 +56,7 @@ def make_client() -> Iterator[Callable[[Any], S2PubSub]]:
     """A client whose local topics are carried by the transport given; it never connects to S2."""
     with ExitStack() as stack:
         yield lambda inner: stack.enter_context(
-            S2PubSub(basin="none", access_token="none", endpoints="http://127.0.0.1:9", inner=inner)
+            S2PubSub(basin="no-server", access_token="none", endpoints="http://127.0.0.1:9", inner=inner)
         )
 
 

@@ -23,7 +23,7 @@ def numbers(events: list[Event]) -> list[Any]:
 @pytest.fixture
 def offline() -> Any:
     """A client that never connects: local topics need no server."""
-    with S2PubSub(basin="none", access_token="none", endpoints="http://127.0.0.1:9") as pubsub:
+    with S2PubSub(basin="no-server", access_token="none", endpoints="http://127.0.0.1:9") as pubsub:
         yield pubsub
 
 
@@ -84,7 +84,7 @@ def test_a_client_leaves_the_users_transport_open():
     """A transport that the user passed belongs to the user: two clients may share it, and closing one ends nothing."""
     with LocalPubSub() as inner:
         first, second = (
-            S2PubSub(basin="none", access_token="none", endpoints="http://127.0.0.1:9", inner=inner) for _ in range(2)
+            S2PubSub(basin="no-server", access_token="none", endpoints="http://127.0.0.1:9", inner=inner) for _ in range(2)
         )
         with second, second.subscribe(LOCAL) as events:
             first.publish(LOCAL, type="job", data={"n": 1})
@@ -97,7 +97,7 @@ def test_a_client_leaves_the_users_transport_open():
 def test_settings_reach_the_default_transport():
     """The client's ``default`` hook and logger serve local topics, too."""
     with (
-        S2PubSub(basin="none", access_token="none", endpoints="http://127.0.0.1:9", default=list) as pubsub,
+        S2PubSub(basin="no-server", access_token="none", endpoints="http://127.0.0.1:9", default=list) as pubsub,
         pubsub.subscribe(LOCAL) as events,
     ):
         pubsub.publish(LOCAL, type="job", data={"n": (1, 2)})

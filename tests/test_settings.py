@@ -53,8 +53,19 @@ WRONG: list[tuple[str, Any]] = [
     ("basin", 5),
     ("basin", True),
     ("basin", b"agent-runs"),
+    ("basin", "short"),
+    ("basin", "UPPER-CASE"),
+    ("basin", "under_score"),
+    ("basin", "-agent-runs"),
+    ("basin", "agent-runs-"),
+    ("basin", "agent-runs\n"),
+    ("basin", "a" * 49),
     ("access_token", 5),
+    ("access_token", "to ken"),
+    ("access_token", "token\r\nx-forged: 1"),
+    ("access_token", "tökens"),
     ("endpoints", 5),
+    ("endpoints", "localhost"),
     ("endpoints", ("http://a", "http://b")),
     ("endpoints", {"account": "a", "basin": "b"}),
     ("client", "client"),
@@ -129,8 +140,8 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings().completed()
     assert (settings.basin, settings.access_token) == ("env-basin", "env-token")
     assert isinstance(settings.endpoints, s2_sdk.Endpoints)
-    given = Settings(basin="given", access_token="mine", endpoints="http://127.0.0.1:1").completed()
-    assert (given.basin, given.access_token) == ("given", "mine")
+    given = Settings(basin="given-basin", access_token="mine", endpoints="http://127.0.0.1:1").completed()
+    assert (given.basin, given.access_token) == ("given-basin", "mine")
     assert given.endpoints != settings.endpoints
     monkeypatch.setenv("S2_BASIN", "")
     with pytest.raises(ValueError, match="S2_BASIN"):
@@ -146,11 +157,49 @@ def test_half_an_endpoint(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None
         Settings(basin="agent-runs", access_token="token").completed()
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "http://host/path", "http://user@host", "http://host:port", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host",
+        "http://host/path",
+        "http://user:word@host",
+        "http://user:word@host:port",
+        "http://host:port",
+        "http://",
+        "http://host\n",
+        "http://ho\tst",
+        "http://ho st",
+    ],
+)
 def test_urls_that_are_no_endpoints(url: str) -> None:
-    """C72: what the SDK would refuse at the first call is refused when the client is made."""
-    with pytest.raises(ValueError, match="endpoint"):
+    """C72: what the SDK would refuse at the first call is refused when the client is made. No password is shown."""
+    with pytest.raises(ValueError, match="endpoint") as caught:
         S2PubSub(basin="agent-runs", access_token="token", endpoints=url)
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:8080", "127.0.0.1:80", "[::1]:80", "my-host"])
+def test_addresses_without_a_scheme(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """C72: what would be taken for https although it hardly is meant so is refused, with what to write instead."""
+    with pytest.raises(ValueError, match="endpoints") as caught:
+        S2PubSub(basin="agent-runs", access_token="token", endpoints=address)
+    assert f"http://{address} or https://{address}" in str(caught.value)
+    monkeypatch.setenv("S2_ACCOUNT_ENDPOINT", "https://a.s2.dev")
+    monkeypatch.setenv("S2_BASIN_ENDPOINT", address)
+    with pytest.raises(ValueError, match="S2_BASIN_ENDPOINT"):
+        S2PubSub(basin="agent-runs", access_token="token")
+    S2PubSub(basin="agent-runs", access_token="token", endpoints="a.s2.dev").close()
+
+
+@pytest.mark.parametrize(("variable", "value"), [("S2_BASIN", "no basin"), ("S2_ACCESS_TOKEN", "secret\n")])
+def test_wrong_values_in_the_environment(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    """C72: a variable that holds what a setting could not hold is named, with the rule; a token is not shown."""
+    for name, good in zip(VARIABLES, ("env-token", "env-basin", ENDPOINT, ENDPOINT), strict=True):
+        monkeypatch.setenv(name, good)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"^{variable}") as caught:
+        S2PubSub()
+    assert "secret" not in str(caught.value)
 
 
 def test_a_client_takes_precedence() -> None:

@@ -13,13 +13,12 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 import attrs
-import s2_sdk
 
 from s2pubsub.client import S2PubSub
 from s2pubsub.codec import structure
 from s2pubsub.runs import Runs
 from s2pubsub.runtime.fork import reset_in_child
-from s2pubsub.settings import Settings
+from s2pubsub.settings import Settings, make_endpoints
 from s2pubsub.sse.limiter import Limiter
 
 _log = logging.getLogger("s2pubsub")
@@ -102,10 +101,11 @@ class Site:
         if given:
             if len(given) != len(_ENDPOINTS) or "endpoints" in client:
                 raise ValueError(f"{where}: give both ACCOUNT_ENDPOINT and BASIN_ENDPOINT, or ENDPOINTS alone")
-            try:
-                client["endpoints"] = s2_sdk.Endpoints(account=given[0], basin=given[1])
-            except (s2_sdk.S2ClientError, TypeError, AttributeError) as error:
-                raise ValueError(f"{where}: the endpoints are not valid: {error}") from error
+            names = [f"{where}[{(prefix + name).upper()!r}]" for name in _ENDPOINTS]
+            for name, value in zip(names, given, strict=True):
+                if not isinstance(value, str):
+                    raise TypeError(f"{name} must be str, not {type(value).__name__}")
+            client["endpoints"] = make_endpoints(given[0], given[1], names[0], names[1])
         Settings.from_mapping(client, where)
         web = structure(WebSettings, {name: value for name, value in values.items() if name in _WEB}, where)
         return cls(client, web)

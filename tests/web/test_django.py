@@ -151,9 +151,9 @@ def test_an_asynchronous_request_gets_an_asynchronous_body(setting: Any, make_ru
         ({"HEARTBEAT": "15"}, "s2pubsub.E001"),
         (["BASIN"], "s2pubsub.E001"),
         ({}, "s2pubsub.E002"),
-        ({"BASIN": "b", "ACCESS_TOKEN": "t", "AUTHORIZE": "no.such.thing"}, "s2pubsub.E003"),
-        ({"BASIN": "b", "ACCESS_TOKEN": "t", "AUTHORIZE": 5}, "s2pubsub.E003"),
-        ({"BASIN": "b", "ACCESS_TOKEN": "t"}, "s2pubsub.W001"),
+        ({"BASIN": "agent-runs", "ACCESS_TOKEN": "t", "AUTHORIZE": "no.such.thing"}, "s2pubsub.E003"),
+        ({"BASIN": "agent-runs", "ACCESS_TOKEN": "t", "AUTHORIZE": 5}, "s2pubsub.E003"),
+        ({"BASIN": "agent-runs", "ACCESS_TOKEN": "t"}, "s2pubsub.W001"),
     ],
 )
 def test_the_system_check_finds_wrong_settings(value: Any, id: str):
@@ -164,7 +164,7 @@ def test_the_system_check_finds_wrong_settings(value: Any, id: str):
 
 def test_the_system_check_is_content_with_good_settings():
     """No message for a complete setting."""
-    with override_settings(S2PUBSUB={"BASIN": "b", "ACCESS_TOKEN": "t", "AUTHORIZE": MAY_SEE}):
+    with override_settings(S2PUBSUB={"BASIN": "agent-runs", "ACCESS_TOKEN": "t", "AUTHORIZE": MAY_SEE}):
         assert [message for message in run_checks() if str(message.id).startswith("s2pubsub")] == []
 
 

@@ -140,7 +140,9 @@ def test_who_may_not_see_may_not_stop(app: Any, make_run: Any):
         ({"S2_QUEUE_SIZE": "1024"}, "queue_size"),
         ({"S2_BASIN": 5}, "basin"),
         ({"S2_ACCOUNT_ENDPOINT": "http://localhost:1"}, "BASIN_ENDPOINT"),
-        ({"S2_ACCOUNT_ENDPOINT": 5, "S2_BASIN_ENDPOINT": 5}, "endpoints"),
+        ({"S2_ACCOUNT_ENDPOINT": 5, "S2_BASIN_ENDPOINT": 5}, r"config\['S2_ACCOUNT_ENDPOINT'\] must be str"),
+        ({"S2_ACCOUNT_ENDPOINT": "localhost", "S2_BASIN_ENDPOINT": "localhost"}, "http://localhost"),
+        ({"S2_BASIN": "Not A Basin"}, "basin"),
     ],
 )
 def test_settings_are_checked_at_once(wrong: dict[str, Any], message: str):
