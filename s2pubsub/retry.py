@@ -1,7 +1,7 @@
 """When to try again: schedules on tenacity, for sessions and for single publishes.
 
 Readers and publishers try for ever, since the log is durable and an outage ends. A single publish is tried again only
-after an answer that proves that nothing was stored; the ambiguous failures belong to the SDK's own retry policy.
+after a failure which proves that nothing was stored; the ambiguous ones belong to the SDK's own retry policy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _LONGEST = 60.0
 _TOO_LATE = 0.1
 """Seconds before a deadline in which no further attempt is begun."""
 
-
 _SESSION_WAITS = wait_exponential(multiplier=0.25, max=5) + wait_random(0, 0.25)
 
 
@@ -51,7 +50,7 @@ def reconnecting(stop: Stop, before_wait: Callable[[RetryCallState], None], dead
     return Retrying(
         retry=retry_if_exception_type(Interrupted),
         wait=lambda state: min(_SESSION_WAITS(state), deadline.remaining_at_most(_LONGEST) / 2),
-        stop=lambda state: deadline.remaining_at_most(_LONGEST) < _TOO_LATE,
+        stop=lambda state: is_near(deadline),
         sleep=sleep_using_event(stop),  # type: ignore[arg-type]  # it calls nothing but wait()
         before_sleep=before_wait,
         reraise=True,
@@ -60,13 +59,24 @@ def reconnecting(stop: Stop, before_wait: Callable[[RetryCallState], None], dead
 
 def reopening(before_wait: Callable[[RetryCallState], None]) -> AsyncRetrying:
     """A publisher's schedule, on the I/O loop: that of ``reconnecting``, for ever. Cancel the task to end it."""
-    return AsyncRetrying(
-        retry=retry_if_exception_type(Interrupted), wait=_SESSION_WAITS, before_sleep=before_wait, reraise=True
-    )
+    return AsyncRetrying(retry=retry_if_exception_type(Interrupted), wait=_SESSION_WAITS, before_sleep=before_wait)
+
+
+def is_near(deadline: Deadline) -> bool:
+    """Whether ``deadline`` is so near that a further attempt would only leave it open what was stored."""
+    return deadline.remaining_at_most(_LONGEST) < _TOO_LATE
 
 
 def republishing(give_up: Callable[[], bool]) -> AsyncRetrying:
-    """A publish's schedule: waits of 0.05 s doubling to 1 s, while nothing was stored and ``give_up()`` is False."""
+    """A publish's schedule: waits of 0.05 s doubling to 1 s, while nothing was stored and ``give_up()`` is False.
+
+    A server that asks for a longer wait gets it.
+    """
+    waits = wait_exponential(multiplier=0.05, max=1) + wait_random(0, 0.05)
+
+    def wait(state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome is not None else None
+        return max(waits(state), error.retry_after if isinstance(error, StoreError) else 0.0)
 
     def ended(state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -75,7 +85,7 @@ def republishing(give_up: Callable[[], bool]) -> AsyncRetrying:
 
     return AsyncRetrying(
         retry=retry_if_exception(proves_nothing_stored),
-        wait=wait_exponential(multiplier=0.05, max=1) + wait_random(0, 0.05),
+        wait=wait,
         stop=ended,
         reraise=True,
     )

@@ -9,10 +9,17 @@ import time
 from typing import Any
 
 import pytest
-from tenacity import RetryCallState
+from tenacity import AsyncRetrying, RetryCallState, Retrying
 
 from s2pubsub.errors import S2PubSubError, StoreError
-from s2pubsub.retry import MISSING_STREAM_TRIES, Interrupted, proves_nothing_stored, reconnecting, republishing
+from s2pubsub.retry import (
+    MISSING_STREAM_TRIES,
+    Interrupted,
+    proves_nothing_stored,
+    reconnecting,
+    reopening,
+    republishing,
+)
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.worker import Stop
 from tests.waiting import LONG
@@ -41,6 +48,13 @@ def planned(stop: Stop, **state: int) -> list[float]:
                 return waits
             raise Interrupted(OUTAGE)
     return waits
+
+
+def wait_after(schedule: Retrying | AsyncRetrying, attempt: int) -> float:
+    """How long a schedule waits after an attempt of this number that failed."""
+    state = RetryCallState(schedule, None, (), {})
+    state.attempt_number = attempt
+    return schedule.wait(state)
 
 
 def test_a_readers_waits() -> None:
@@ -130,6 +144,37 @@ def test_a_deadline_ends_it_with_the_last_interruption() -> None:
     assert 3 <= tries <= 8
 
 
+def test_the_last_attempt_still_has_time() -> None:
+    """C71: a wait takes at most half of what is left until the deadline."""
+    for left in (0.5, 4.0):
+        wait = wait_after(reconnecting(Stop(), lambda _: None, Deadline.after(left)), 20)
+        assert left / 2 - 0.1 < wait <= left / 2
+
+
+def test_a_publishers_waits() -> None:
+    """C08: its session is reopened on the reader's schedule, for ever; another error ends it as it is."""
+    for attempt, base in enumerate((0.25, 0.5, 1, 2, 4, 5, 5), start=1):
+        waits = [wait_after(reopening(lambda _: None), attempt) for _ in range(50)]
+        assert all(base <= wait <= base + 0.25 for wait in waits)
+        assert max(waits) - min(waits) > 0.1
+
+    async def reopen() -> None:
+        async def no_wait(_: float) -> None:
+            await asyncio.sleep(0)
+
+        noted: list[int] = []
+        schedule = reopening(lambda state: noted.append(state.attempt_number)).copy(sleep=no_wait)
+        with pytest.raises(KeyError, match="not ours to retry"):
+            async for attempt in schedule:
+                with attempt:
+                    if attempt.retry_state.attempt_number == 100:
+                        raise KeyError("not ours to retry")
+                    raise Interrupted(OUTAGE)
+        assert noted == list(range(1, 100))
+
+    asyncio.run(reopen())
+
+
 def test_schedules_do_not_share_their_state() -> None:
     """C70: eight schedules at once on eight threads, each with its own numbers 1, 2, 3 and its own waits."""
     numbers: dict[int, list[int]] = {}
@@ -200,6 +245,14 @@ def test_what_a_publish_tries_again() -> None:
             asyncio.run(publish([error]))
         assert caught.value is error
     assert not proves_nothing_stored(ValueError())
+
+
+def test_the_waits_of_a_publish() -> None:
+    """Design 4: 0.05 s doubling to 1 s, each with up to 0.05 s more at random."""
+    for attempt, base in enumerate((0.05, 0.1, 0.2, 0.4, 0.8, 1, 1, 1), start=1):
+        waits = [wait_after(republishing(lambda: False), attempt) for _ in range(50)]
+        assert all(base <= wait <= base + 0.05 for wait in waits)
+        assert max(waits) - min(waits) > 0.02
 
 
 def test_a_missing_stream_is_tried_three_times() -> None:
