@@ -25,6 +25,7 @@ from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
 from s2pubsub.runtime.worker import Stop
+from s2pubsub.secrecy import hide_secrets
 from s2pubsub.settings import Settings
 from s2pubsub.stats import Counters, Stats
 from s2pubsub.store import Store
@@ -47,6 +48,7 @@ class Engine:
     """
 
     def __init__(self, settings: Settings) -> None:
+        hide_secrets()
         self.settings = settings
         self.logger: Any = settings.logger or logging.getLogger("s2pubsub")
         self.done = Completer(self.logger)

@@ -37,6 +37,7 @@ LAYERS: list[tuple[str, ...]] = [
         "lease_types",
         "lease_clock",
         "chunks",
+        "secrecy",
     ),
     ("runtime",),
     ("retry",),

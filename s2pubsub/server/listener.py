@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
+from s2pubsub.secrecy import hide_secrets
 from s2pubsub.server.http1 import Http1Connection
 from s2pubsub.server.http2 import Handler, Http2Connection
 
@@ -76,6 +77,7 @@ class Listener:
     """The open port of a server and its connections."""
 
     def __init__(self, handler: Handler) -> None:
+        hide_secrets()  # of those who connect
         self.handler = handler
         self.connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
