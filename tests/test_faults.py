@@ -302,6 +302,23 @@ def test_lost_acknowledgements(proxy: FaultProxy, basin: str) -> None:
     assert proxy.connections[0].to_client.discarded > 0
 
 
+def test_strand_delivers_late(proxy: FaultProxy, basin: str) -> None:
+    """What was sent on a connection that was stranded is stored behind what its client sent on the next one."""
+
+    async def main() -> list[bytes]:
+        async with open_stream(proxy, basin) as stream:
+            await stream.append(batch(b"first"))
+            assert proxy.strand(catch=0.3, hold=1.0) == 1
+            with pytest.raises(S2ClientError):
+                await stream.append(batch(b"late"))
+            await stream.append(batch(b"next"))
+            assert await read_until(stream.read_session(start=SeqNum(0)), 2) == [0, 1, 2]
+            found = await stream.read(start=SeqNum(0), limit=ReadLimit(count=3))
+            return [record.body for record in found.records]
+
+    assert asyncio.run(main()) == [b"first", b"next", b"late"]
+
+
 def test_random_cuts_leave_nothing_behind(proxy: FaultProxy) -> None:
     """After hundreds of random cuts under traffic no connection, descriptor or thread is left, and it still works."""
     stop = threading.Event()

@@ -128,7 +128,8 @@ class Direction:
         self.flush()
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
-        await self._writer.drain()
+        if not self.setting.discard:
+            await self._writer.drain()
 
     async def finish(self) -> None:
         """Pass on the end of the stream."""
@@ -166,6 +167,7 @@ class Link:
         self.reset = False
         self.said_goaway = False
         self.over = False
+        self.stranded = False
         self.silent = silent
         self.tap: Tap | None = None
         self.task: asyncio.Task[None] | None = None
@@ -248,14 +250,37 @@ class Link:
                 else:
                     self.tap.from_server(data)
                 await ahead.drained()
+            if side == "client" and self.stranded:
+                return
             self.ended_by = self.ended_by or side
             await ahead.finish()
         except ConnectionError:
-            self.end(side, reset=True)
+            if side != "client" or not self.stranded:
+                self.end(side, reset=True)
 
     def cut(self, how: How) -> None:
         """Close both sides now: a reset, or an orderly end behind what has been written."""
         self.end("proxy", reset=how == "rst")
+
+    def strand(self, catch: float, hold: float, linger: float) -> None:
+        """Keep what the client sends; reset its side alone after ``catch`` seconds, and ``hold`` seconds later let the
+        server have it, as a network does that delivers late, while the client has connected anew. The server's side is
+        closed ``linger`` seconds after that.
+        """
+        if self.over or self.stranded or self.to_server is None:
+            return
+        self.stranded = True
+        self.apply("to_server", stalled=True)
+        later = asyncio.get_running_loop().call_later
+        later(catch, self._let_client_go)
+        later(catch + hold, lambda: self.apply("to_server", stalled=False))
+        later(catch + hold + linger, lambda: self.end("proxy", reset=True))
+
+    def _let_client_go(self) -> None:
+        if not self.over:
+            self.ended_by = "proxy"
+            self.apply("to_client", discard=True)
+            _close(self._writers[0], reset=True)
 
     def end(self, who: str, *, reset: bool) -> None:
         """Close both sides; a second call does nothing."""

@@ -198,6 +198,15 @@ class Listener:
         with self._changed:
             self._log.clear()
 
+    def prune(self) -> None:
+        """Forget the log, and the connections that are over: for runs of hours."""
+
+        def act() -> None:
+            self._links = [link for link in self._links if not link.over]
+
+        self.forget()
+        self._do(act)
+
     @property
     def connections(self) -> list[Link]:
         """All connections so far."""

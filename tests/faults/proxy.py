@@ -94,6 +94,19 @@ class FaultProxy(Listener):
 
         self._do(act)
 
+    def strand(self, catch: float = 0.05, hold: float = 0.5, linger: float = 1.0) -> int:
+        """Let what a random open connection sends from now on reach the server late, when its client has connected
+        anew: see `Link.strand`. Returns how many connections were open: one or none.
+        """
+
+        def act() -> int:
+            chosen = [link for link in self._links if not link.over and not link.stranded]
+            if chosen:
+                self._random.choice(chosen).strand(catch, hold, linger)
+            return len(chosen[:1])
+
+        return int(self._do(act))
+
     def silent(self, on: bool = True) -> None:
         """Accept new connections and never answer them; the server does not see them."""
         self._do(lambda: setattr(self._new, "silent", on))
