@@ -57,7 +57,7 @@ def decode(topic: str, index: int | None, body: bytes) -> Event:
     try:
         text = str(body, "utf-8")
         if len(text) > MAX_READ_DEPTH:
-            _check_depth(body)
+            check_depth(body, MAX_READ_DEPTH)
         try:
             envelope, end = _scan(text, 0)
         except StopIteration:
@@ -125,15 +125,15 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 _scan: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined]
 
 
-def _check_depth(body: bytes) -> None:
+def check_depth(body: bytes, limit: int) -> None:
     """Raise before the scanner, which recurses in C, is given a body that could overflow the stack of its thread."""
-    if body.count(b"{") + body.count(b"[") <= MAX_READ_DEPTH:
+    if body.count(b"{") + body.count(b"[") <= limit:
         return
     # Without escapes, every second part between quotes is outside of strings.
     quoted = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NEITHER_QUOTES_NOR_BRACKETS)
     brackets = b"".join(quoted.split(b'"')[::2])
-    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_READ_DEPTH:
-        raise ValueError(f"it is nested more than {MAX_READ_DEPTH} levels deep")
+    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limit:
+        raise ValueError(f"it is nested more than {limit} levels deep")
 
 
 def _moment(created_at: Any) -> datetime:

@@ -3,12 +3,18 @@
 The whole connection keeps being read whatever a single stream does. Each stream has a window of its own, and credit
 for it goes back only as its handler takes the bytes; credit for the connection goes back at once, so that a slow
 stream holds up nobody else. What a stream may have waiting is therefore bounded by its window.
+
+A client that resets its requests as fast as it makes them would have the server begin work without end; beyond a rate
+that no honest client reaches its connection is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import Callable, Coroutine
+from itertools import chain
 from typing import Any
 
 import h2.config
@@ -31,6 +37,13 @@ _WRITE_HIGH = 256 * 1024
 _WRITE_STEP = 64 * 1024
 _WRITE_LIMIT = 4 * 1024 * 1024
 _MAX_STREAMS = 200
+_RESETS_AT_ONCE = 1000
+_RESETS_PER_SECOND = 500.0
+"""Ending all its sessions at once, a client resets 200 streams; opening and ending them in a loop, fewer than this."""
+
+_BREAKS = re.compile(rb"[\0\r\n]")
+
+_log = logging.getLogger("s2pubsub.server")
 
 
 class _Stream:
@@ -84,6 +97,9 @@ class Http2Connection:
         self._closed = False
         self._flushing = False
         self._unreturned = 0
+        self._resets = 0.0
+        self._reset_at = 0.0
+        self._abused = False
         config = h2.config.H2Configuration(
             client_side=False,
             header_encoding=None,
@@ -118,6 +134,9 @@ class Http2Connection:
             return
         for event in events:
             self._handle(event)
+            if self._abused:
+                self._transport.close()
+                return
         if self._unreturned >= _CREDIT_STEP * 4:
             self._h2.increment_flow_control_window(self._unreturned)
             self._unreturned = 0
@@ -173,6 +192,7 @@ class Http2Connection:
                 stream.request_ended = True
                 stream.exchange.feed_end()
         elif isinstance(event, h2.events.StreamReset):
+            self._count_reset()
             stream = self._streams.pop(event.stream_id or 0, None)
             if stream is not None and stream.exchange is not None:
                 stream.answered = True
@@ -190,6 +210,11 @@ class Http2Connection:
 
     def _open(self, event: h2.events.RequestReceived) -> None:
         stream_id = event.stream_id or 0
+        if _BREAKS.search(b"".join(map(bytes, chain.from_iterable(event.headers or ())))):
+            # No header holds these. What we repeat of one, such as its origin, could add a line behind a proxy.
+            self.reset(stream_id, h2.errors.ErrorCodes.PROTOCOL_ERROR)
+            self._count_reset()
+            return
         headers: dict[str, str] = {}
         for name, value in event.headers or ():
             headers.setdefault(bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
@@ -197,6 +222,17 @@ class Http2Connection:
         stream = self._streams[stream_id] = _Stream(self, stream_id)
         stream.exchange = Exchange(stream, method, target, headers)
         stream.task = asyncio.get_running_loop().create_task(self._run(stream_id, stream.exchange))
+
+    def _count_reset(self) -> None:
+        """Close the connection of a client that resets streams, or makes us reset them, at an unreasonable rate."""
+        now = asyncio.get_running_loop().time()
+        self._resets = max(0.0, self._resets - (now - self._reset_at) * _RESETS_PER_SECOND) + 1
+        self._reset_at = now
+        if self._resets > _RESETS_AT_ONCE and not self._abused:
+            self._abused = True
+            _log.warning("a client resets its requests too often; its connection is closed")
+            self._h2.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
+            self._flush()
 
     async def _run(self, stream_id: int, exchange: Exchange) -> None:
         # Not a done-callback of the task: that would cost another turn of the loop per request.

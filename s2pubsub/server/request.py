@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
+from s2pubsub.codec.reading import check_depth
 from s2pubsub.server.chunk import Limits
 from s2pubsub.server.exchange import Exchange, decode
 from s2pubsub.server.failure import ApiError
@@ -24,6 +25,8 @@ _UNSIGNED = re.compile(r"\+?[0-9]+\Z", re.ASCII)
 _FORMATS: dict[str, Format] = {"raw": "raw", "json": "raw", "base64": "base64", "json-binsafe": "base64"}
 _MEDIA_TYPE = re.compile(r"\s*([!#$&^_.+\-\w]+)/([!#$&^_.+\-\w]+)\s*(;.*)?\Z", re.ASCII)
 _MAX_KEY = 44
+_MAX_DEPTH = 32
+"""Levels of a JSON document; those of the API have six."""
 
 
 # Media types
@@ -203,6 +206,7 @@ def parse_json(data: bytes | str, code: str) -> Any:
     try:
         # Decoded here, since `json` would guess other encodings than UTF-8.
         text = data if isinstance(data, str) else data.decode()
+        check_depth(data.encode() if isinstance(data, str) else data, _MAX_DEPTH)
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ApiError(code, f"not valid JSON: {error}") from None
