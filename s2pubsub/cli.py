@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
 _LINES_AT_ONCE = 500
 
+_IN_THE_SHELL = {
+    "pass basin= or set S2_BASIN": "give --basin or set S2_BASIN",
+    "correct basin= or S2_BASIN": "correct --basin or S2_BASIN",
+    "pass access_token= or set": "set",
+    "check access_token= or S2_ACCESS_TOKEN": "check S2_ACCESS_TOKEN",
+    "set both, or pass endpoints=": "set both, or give --endpoint",
+    "ensure_basin()": "`s2pubsub ensure-basin`",
+    "basin: ": "--basin: ",
+    "endpoints: ": "--endpoint: ",
+    "retention must": "--retention must",
+    "delete_on_empty must": "--delete-on-empty must",
+    "timeout must": "--timeout must",
+}
+"""What the library's messages call by its name in Python, as it is called here."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
@@ -38,8 +53,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (S2PubSubError, ValueError, OverflowError, OSError, ImportError) as error:
-        print(f"s2pubsub: {error}", file=sys.stderr)
+        print(f"s2pubsub: {_spoken(str(error))}", file=sys.stderr)
         return 1
+
+
+def _spoken(message: str) -> str:
+    for python, shell in _IN_THE_SHELL.items():
+        if ":" not in python or message.startswith(python):  # a setting's name begins its message
+            message = message.replace(python, shell, 1)
+    return message
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+_at_least_one.__name__ = "whole number"  # argparse's word for what is none
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("tail", _tail, "print events as they are published, until Ctrl-C")
     sub.add_argument("topic")
     sub.add_argument("--offset", type=int, metavar="N", help="begin at this index (default: at the tail)")
-    sub.add_argument("--count", type=int, metavar="N", help="end after N events")
+    sub.add_argument("--count", type=_at_least_one, metavar="N", help="end after N events")
     sub.add_argument("--json", action="store_true", help="print events as JSON lines")
 
     sub = command("history", _history, "print stored events")
