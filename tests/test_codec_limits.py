@@ -183,7 +183,7 @@ def test_default() -> None:
 
 
 def test_default_is_checked() -> None:
-    """What the hook gives is checked as strictly, and the hook is not asked about values of JSON's own types."""
+    """C61: What the hook gives is checked as strictly, and the hook is not asked about values of JSON's own types."""
     assert refused([object()], default=lambda value: math.nan) == ("data[0]", "nan is not JSON; send None or a string")
     assert refused([object()], default=lambda value: {1: 2})[0] == "data[0]"
     assert refused([object()], default=lambda value: {"a": [2**53]})[0] == "data[0].a[0]"

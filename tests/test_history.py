@@ -160,7 +160,7 @@ def test_a_deleted_topic(through: S2PubSub, proxy: FaultProxy, streams: Streams)
 @pytest.mark.parametrize("where", ["tail", "read", "session"])
 @pytest.mark.parametrize(("status", "code"), [(403, "permission_denied"), (404, "basin_not_found")])
 def test_refusals(through: S2PubSub, proxy: FaultProxy, where: str, status: int, code: str) -> None:
-    """A refusal at any step is raised; a basin that does not exist never looks like an empty topic."""
+    """C09: A refusal at any step is raised; a basin that does not exist never looks like an empty topic."""
     fill(through, 1500)
     match = {"tail": TAIL, "read": READ, "session": READ_SESSION}[where]
     rule = proxy.answer(match, status=status, code=code, times=None)
@@ -211,7 +211,7 @@ def test_an_outage_between_pages(through: S2PubSub, proxy: FaultProxy) -> None:
 
 @ON_LITE
 def test_an_iterator_that_is_left_closes_its_session(through: S2PubSub, proxy: FaultProxy) -> None:
-    """Leaving the loop early, by break or by closing the generator, ends the session at the server."""
+    """C32: Leaving the loop early, by break or by closing the generator, ends the session at the server."""
     fill(through, 15_000, size=850)
     history = through.iter_history(TOPIC)
     for event in history:

@@ -151,7 +151,7 @@ def test_events_are_copies(inner, make_client):
 
 
 def test_values_are_strict(inner, make_client):
-    """What would come back different is refused on every transport."""
+    """C61: What would come back different is refused on every transport."""
     with pytest.raises(EncodeError):
         make_client(inner).publish(TOPIC, type="job", data={1: 2})
 

@@ -126,7 +126,7 @@ def test_threads_share_an_iterator(local, threads):
 
 
 def test_strict_values_only(local):
-    """Local events pass the same strict codec: what would come back different is refused."""
+    """C61: Local events pass the same strict codec: what would come back different is refused."""
     for value in (float("nan"), {1: 2}, (1,), {2**60}, b"x", "\ud800"):
         with pytest.raises(EncodeError):
             local.publish(HERE, type="job", data=value)

@@ -80,7 +80,7 @@ def test_all_renewals_fail(make_pubsub: Callable[..., S2PubSub], proxy: FaultPro
 def test_renewal_whose_answer_is_lost(
     make_pubsub: Callable[..., S2PubSub], proxy: FaultProxy, register: Register
 ) -> None:
-    """A renewal that was stored and whose answer is lost is found to be ours, and the lease goes on."""
+    """C25: A renewal that was stored and whose answer is lost is found to be ours, and the lease goes on."""
     with make_pubsub(endpoints=proxy.url).leases.hold(KEY, "owner-a", 2) as lease:
         lost = proxy.lose_response(APPEND, times=1, how=None)
         lost.wait()
