@@ -122,6 +122,8 @@ class StoreError(S2PubSubError):
         self.status = status
         self.kind: Kind = kind
         """How the library treats it; see ``Kind``."""
+        self.retry_after = 0.0
+        """Seconds that the server asked to wait."""
 
 
 class GroupNotSupportedError(S2PubSubError, ValueError):

@@ -8,7 +8,6 @@ for keeping a lease (``held_lease``). A register is for one thread at a time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from random import Random, SystemRandom
@@ -38,10 +37,6 @@ _ATTEMPT_LIMIT = 5.0
 
 _ATTEMPT_LEAST = 0.3
 """A request gets half of what is left, so that there is time for another one; but not less than this."""
-
-_SDK_RESENDS_AFTER = 0.1
-"""The SDK waits at least so long before it sends an append again by itself. A mismatch that comes sooner is about the
-only request there was; a later one may be about the second copy of a request that was stored."""
 
 _NO_TOKEN = "!"
 """Nobody's token: an append conditioned on it fails and names the current one. Were it a stream's token all the same,
@@ -211,13 +206,13 @@ class Register:
                 # Each request has a token of its own, since a repeated one would keep the first one's expiry.
                 grant = make()
                 self._sent[grant.text] = grant
-                begun = time.monotonic()
                 try:
                     self.send(grant.text, expected, _attempt(deadline))
                 except ConditionError as mismatch:
                     if mismatch.token is None:
                         raise
-                    uncertain = uncertain or time.monotonic() - begun >= _SDK_RESENDS_AFTER
+                    # It may be about a second copy, which the SDK has sent after the first one's answer was lost.
+                    uncertain = uncertain or mismatch.outcome != "not_stored"
                     stored = self._sent.get(mismatch.token)
                     # The empty token carries no mark of whose request it was.
                     if stored is not None and (stored.text or uncertain):

@@ -101,6 +101,7 @@ def test_the_private_errors_are_where_they_were() -> None:
     ):
         assert issubclass(getattr(sdk_private, name), sdk_private.TransportError)
     assert hasattr(sdk_private.AppendIndefiniteFailureError(ValueError()), "final_attempt_error")
+    assert s2_sdk.S2ServerError("x", "no", 429)._retry_after is None
     stream = s2_sdk.S2("test").basin("test-basin").stream("s")
     assert isinstance(stream._retry, s2_sdk.Retry)  # which we set for a read session
     session = stream.read_session(start=s2_sdk.SeqNum(0))

@@ -16,7 +16,7 @@ from typing import TypeVar
 import s2_sdk
 
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError, StoreError
-from s2pubsub.retry import republishing
+from s2pubsub.retry import is_near, republishing
 from s2pubsub.runtime.deadline import NEVER, Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import IOLoop
@@ -24,7 +24,7 @@ from s2pubsub.runtime.outbox import Outbox
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.store.appending import Appender, Appending, Outlet, Place
 from s2pubsub.store.commit import GroupCommits, not_acknowledged
-from s2pubsub.store.failures import ConditionError, PastTailError
+from s2pubsub.store.failures import Attempts, ConditionError, PastTailError
 from s2pubsub.store.lane import Lane
 from s2pubsub.store.reading import Batch, End, ReadSession, missing, open_session
 from s2pubsub.store.unacked import I
@@ -77,7 +77,7 @@ class Store:
 
     def _reset_in_child(self) -> None:
         # What a parent has in flight is the parent's to store.
-        self._commits = GroupCommits(self._append_bodies, self._soon)
+        self._commits = GroupCommits(self._append_bodies, self._write.ready, self._soon)
 
     # -- appends -------------------------------------------------------------------------------------------------
 
@@ -126,10 +126,11 @@ class Store:
         last: StoreError | None = None
         sent = False
         try:
-            async for attempt in republishing(lambda: deadline.expired):
+            async for attempt in republishing(lambda: is_near(deadline)):
                 with attempt:
-                    sent = True
                     try:
+                        await self._write.ready()
+                        sent = True
                         ack = await self.append_once(stream, records, match_seq_num=match_seq_num)
                     except StoreError as error:
                         last, sent = error, error.outcome != "not_stored"
@@ -150,15 +151,24 @@ class Store:
         fencing_token: str | None = None,
         lookup: bool = False,
     ) -> s2_sdk.AppendAck:
-        """One append, tried again only by the SDK's own policy. ``lookup`` takes the read lane.
+        """One append, tried again only by the SDK's own policy, and not while it is sure that nothing was stored.
 
-        An append that is expected to fail belongs there: an error answer takes 42 ms and would delay the others.
+        ``lookup`` takes the read lane. An append that is expected to fail belongs there: an error answer takes 42 ms
+        and would delay the others.
         """
         entry = s2_sdk.AppendInput(
             records, match_seq_num=match_seq_num, fencing_token=fencing_token, stream_config=self._stream_config
         )
         lane = self._read if lookup else self._write
-        return await lane.run(f"append to stream {stream!r}", lambda s2: self._stream(s2, stream).append(entry))
+        attempts = Attempts()
+        try:
+            return await lane.run(
+                f"append to stream {stream!r}", lambda s2: attempts.watch(self._stream(s2, stream)).append(entry)
+            )
+        except S2PubSubError as error:
+            if attempts.may_be_stored:
+                error.outcome = "unknown"
+            raise
 
     def fence(self, stream: str, token: str, expected: str, deadline: Deadline, *, lookup: bool = False) -> None:
         """Set the fencing token to ``token`` if it is ``expected`` now.

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
-from s2pubsub.retry import republishing
+from s2pubsub.retry import is_near, republishing
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.outbox import Outbox, fresh
 from s2pubsub.runtime.wake import Wake
@@ -36,6 +36,7 @@ _KEPT_GROUPS = 256
 Append = Callable[[list[bytes]], Awaitable[int]]
 """Appends bodies as one batch and returns the first one's sequence number; raises ours, with ``outcome``."""
 
+Ready = Callable[[], Awaitable[object]]
 
 Wakener = Callable[[Callable[[], object]], object]
 
@@ -57,10 +58,11 @@ def not_acknowledged(last: S2PubSubError | None, *, sent: bool) -> OperationTime
 class _Waiting:
     """A caller's event. Its state is changed under the group's lock."""
 
-    __slots__ = ("body", "error", "last_error", "left", "sent", "seq_num", "settled")
+    __slots__ = ("body", "deadline", "error", "last_error", "left", "sent", "seq_num", "settled")
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, deadline: Deadline) -> None:
         self.body = body
+        self.deadline = deadline
         self.settled = Wake()
         self.seq_num: int | None = None
         self.error: S2PubSubError | None = None
@@ -78,11 +80,13 @@ class GroupCommits:
 
     Args:
         append: like ``Append``, after the name of the stream.
+        ready: returns when there is a client to append with.
         wake: has an action called on the loop; must not raise.
     """
 
-    def __init__(self, append: Callable[[str, list[bytes]], Awaitable[int]], wake: Wakener) -> None:
+    def __init__(self, append: Callable[[str, list[bytes]], Awaitable[int]], ready: Ready, wake: Wakener) -> None:
         self._append = append
+        self._ready = ready
         self._wake = wake
         self._groups: dict[str, GroupCommit] = {}
         self._closed = False
@@ -92,15 +96,15 @@ class GroupCommits:
         """Append ``body`` with the stream's next batch; see ``GroupCommit.finish``."""
         with self._lock:  # which keeps `close` and the forgetting of idle groups apart from `begin`
             group = self._groups.get(stream) or self._new_group(stream)
-            item = group.begin(body)
-        return group.finish(item, deadline)
+            item = group.begin(body, deadline)
+        return group.finish(item)
 
     def _new_group(self, stream: str) -> GroupCommit:
         if self._closed:
             raise _closed()
         if len(self._groups) >= _KEPT_GROUPS:
             self._groups = {name: group for name, group in self._groups.items() if not group.idle}
-        group = self._groups[stream] = GroupCommit(lambda bodies: self._append(stream, bodies), self._wake)
+        group = self._groups[stream] = GroupCommit(lambda bodies: self._append(stream, bodies), self._ready, self._wake)
         return group
 
     def close(self) -> None:
@@ -116,11 +120,13 @@ class GroupCommit:
 
     Args:
         append: see ``Append``.
+        ready: see ``GroupCommits``.
         wake: has an action called on the loop; must not raise.
     """
 
-    def __init__(self, append: Append, wake: Wakener) -> None:
+    def __init__(self, append: Append, ready: Ready, wake: Wakener) -> None:
         self._append = append
+        self._ready = ready
         self._outbox: Outbox[_Waiting] = Outbox(_UNBOUNDED, _UNBOUNDED)
         self._outbox.wake = lambda: wake(self.pump)
         self._lock = threading.Lock()
@@ -133,23 +139,23 @@ class GroupCommit:
 
     # -- a caller's thread ---------------------------------------------------------------------------------------
 
-    def begin(self, body: bytes) -> _Waiting:
-        """Queue ``body``; ``finish`` waits for what becomes of it."""
-        item = _Waiting(body)
+    def begin(self, body: bytes, deadline: Deadline) -> _Waiting:
+        """Queue ``body``; ``finish`` waits for what becomes of it, up to ``deadline``."""
+        item = _Waiting(body, deadline)
         self._outbox.put(item, len(body) + RECORD_OVERHEAD, None)
         return item
 
-    def finish(self, item: _Waiting, deadline: Deadline) -> int:
+    def finish(self, item: _Waiting) -> int:
         """The sequence number of what was begun.
 
         Raises:
-            OperationTimeoutError: ``deadline`` has passed, and it has left the batch: ``outcome='not_stored'`` when it
+            OperationTimeoutError: its deadline has passed, and it has left the batch: ``outcome='not_stored'`` when it
                 was not yet sent, else ``'unknown'``. A last failure which proves that nothing was stored is raised.
             S2PubSubError: the append failed.
         """
         settled = False
         try:
-            settled = item.settled.wait(deadline.remaining())
+            settled = item.settled.wait(item.deadline.remaining())
         finally:
             if not settled:  # also when Ctrl-C or a signal handler's exception ends the wait
                 self._leave(item)
@@ -159,7 +165,7 @@ class GroupCommit:
             return item.seq_num
         last = item.last_error
         if last is not None and not item.sent:
-            raise last from last.__cause__
+            raise fresh(last) from last.__cause__
         raise not_acknowledged(last, sent=item.sent) from last
 
     def _leave(self, item: _Waiting) -> None:
@@ -212,13 +218,12 @@ class GroupCommit:
                 item.settle(None, fresh(error))
 
     async def _try(self, batch: list[_Waiting]) -> None:
-        with self._lock:
-            waiting = [item for item in batch if not item.left]
-            for item in waiting:
-                item.sent = True
-        if not waiting:
-            return
+        waiting = batch
         try:
+            await self._ready()
+            waiting = self._begin_sending(batch)  # now, since what leaves while the client is made shall not be sent
+            if not waiting:
+                return
             first = await self._append([item.body for item in waiting])
         except S2PubSubError as error:
             with self._lock:
@@ -228,3 +233,15 @@ class GroupCommit:
             raise
         for seq_num, item in enumerate(waiting, first):
             item.settle(seq_num, None)
+
+    def _begin_sending(self, batch: list[_Waiting]) -> list[_Waiting]:
+        """Those of ``batch`` that are waited for and have time for an answer; others learn why they are not stored."""
+        with self._lock:
+            for item in batch:
+                if item.last_error is not None and is_near(item.deadline) and not item.left:
+                    item.left = True
+                    item.settle(None, fresh(item.last_error))
+            waiting = [item for item in batch if not item.left]
+            for item in waiting:
+                item.sent = True
+        return waiting

@@ -1,7 +1,8 @@
 """What an error of the S2 SDK means for us: one function, ``classify``, decides.
 
-The SDK reports a failed connection as ``S2ClientError`` whose cause is one of its private transport errors. What is
-private of the SDK is used here and in ``reading`` only; a test pins it on the lowest and the newest SDK we support.
+The SDK reports a failed connection as ``S2ClientError`` whose cause is one of its private transport errors, and of an
+append that it has tried again the last failure only; ``Attempts`` looks at each. What is private of the SDK is used
+here and in ``reading`` only; a test pins it on the lowest and the newest SDK we support.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import s2_sdk
 from s2_sdk import _exceptions as sdk_private
 
 from s2pubsub.errors import ClosedError, Kind, S2PubSubError, StoreError
+from s2pubsub.retry import proves_nothing_stored
 
 GONE_CODES = frozenset({"stream_not_found", "stream_deletion_pending"})
 """Only these mean that a stream is absent; a misspelt basin must never look like an empty topic."""
@@ -24,6 +26,9 @@ _NEVER_STARTED = frozenset(
     {(429, "rate_limited"), (502, "hot_server"), (503, "server_draining"), (409, "transaction_conflict")}
 )
 """Answers which promise that the call had no effect, besides the refusals (4xx other than 408)."""
+
+_NOT_SENT = (ConnectionRefusedError, sdk_private.ConnectError, sdk_private.ConnectionRetiredError)
+"""No connection was made, or the call did not get its place on one."""
 
 _CLIENT_CLOSED = "Pool is closed"
 """What the SDK says of a client that was closed under a call, which it may have been sent before."""
@@ -93,6 +98,7 @@ def _from_answer(error: s2_sdk.S2ServerError, doing: str) -> StoreError:
     result = StoreError(f"{doing}: {error.message} ({status} {code}){remedy}", code=code, status=status, kind=kind)
     surely_nothing = kind in ("refused", "gone") or (status, code) in _NEVER_STARTED
     result.outcome = "not_stored" if surely_nothing else "unknown"
+    result.retry_after = error._retry_after or 0.0
     return result
 
 
@@ -112,7 +118,7 @@ def _from_client(error: BaseException, doing: str) -> S2PubSubError:
         kind, outcome_known, remedy = "refused", True, "; its certificate was not accepted (see SSL_CERT_FILE)"
     elif any(isinstance(cause, socket.gaierror) for cause in chain):
         kind, outcome_known, remedy = "name", True, "; check the endpoint's host name"
-    elif any(isinstance(cause, (ConnectionRefusedError, sdk_private.ConnectionRetiredError)) for cause in chain):
+    elif any(isinstance(cause, _NOT_SENT) for cause in chain):
         outcome_known = True
     result = StoreError(
         f"{doing}: the server could not be reached or the connection broke: {error}{remedy}",
@@ -129,6 +135,30 @@ def _from_fault(error: BaseException, doing: str, *, inner: bool) -> StoreError:
     result = StoreError(f"{doing}: {error}", code="client", status=None, kind="outage" if inner else "refused")
     result.outcome = "unknown" if inner or _CLIENT_CLOSED in str(error) else "not_stored"
     return result
+
+
+class Attempts:
+    """What is known of all attempts that the SDK makes of one append.
+
+    Its policy, which is its maker's, decides whether an append is sent again after a failure that may hide a stored
+    record. What surely was not stored comes back to us at once, so that it is in nobody's hands while it waits.
+    """
+
+    def __init__(self) -> None:
+        self.may_be_stored = False
+
+    def watch(self, stream: s2_sdk.S2Stream) -> s2_sdk.S2Stream:
+        """Look at each failure of an append that is made with the handle ``stream``."""
+        retrier = stream._append_retrier
+        by_policy = retrier.should_retry_on
+
+        def sent_again(error: Exception) -> bool:
+            failure = classify(error, "append")
+            self.may_be_stored = self.may_be_stored or failure.outcome != "not_stored"
+            return by_policy(error) and (self.may_be_stored or not proves_nothing_stored(failure))
+
+        retrier.should_retry_on = sent_again
+        return stream
 
 
 def is_broken_client(error: BaseException) -> bool:

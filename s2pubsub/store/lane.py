@@ -80,6 +80,10 @@ class Lane:
         tenancy.users += 1
         return tenancy
 
+    async def ready(self) -> None:
+        """Return when there is a client."""
+        self.leave(await self.enter())
+
     def _make_undisturbed(self) -> s2_sdk.S2:
         # A child forked while this thread is inside OpenSSL could never make a client of its own.
         with undisturbed():
