@@ -15,6 +15,7 @@ from s2pubsub.server.exchange import Exchange, Fields
 from s2pubsub.server.failure import DisconnectedError
 from s2pubsub.server.http2 import Handler
 
+_MAX_HEAD = 16 * 1024
 _READ_HIGH = 1024 * 1024
 _WRITE_HIGH = 256 * 1024
 _HEAD_TIMEOUT = 15.0
@@ -92,6 +93,10 @@ class Http1Connection:
                 if event is h11.NEED_DATA or event is h11.PAUSED:
                     return
                 if isinstance(event, h11.Request):
+                    # h11 limits a head only while it is incomplete, and this one may have come in one piece.
+                    if sum(len(name) + len(value) for name, value in event.headers) + len(event.target) > _MAX_HEAD:
+                        self._refuse(431)
+                        return
                     self._open(event)
                 elif isinstance(event, h11.Data) and self._exchange is not None:
                     data = bytes(event.data)

@@ -99,10 +99,10 @@ def test_the_flood_is_told_why(local: LocalServer) -> None:
                 rude.h2.reset_stream(stream)
             rude.h2.ping(b"all read")
             rude.flush()
-            (told, *_) = rude.events(answered)
-            if isinstance(told, h2.events.ConnectionTerminated):
+            told = [e for e in rude.events(answered) if isinstance(e, h2.events.ConnectionTerminated)]
+            if told:
                 break
-        assert told.error_code == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
+        assert [event.error_code for event in told] == [h2.errors.ErrorCodes.ENHANCE_YOUR_CALM]
 
 
 def test_an_honest_client_may_close_what_it_opens(local: LocalServer) -> None:
@@ -206,5 +206,5 @@ def test_many_parameters_and_headers(local: LocalServer, count: int) -> None:
     status = send(local.port, "GET", f"{RECORDS}?{query[:8000]}", BASIN).status
     assert status == 400
     many = {f"x-{number}": "y" * 10 for number in range(count)}
-    assert send(local.port, "GET", "/health", many).status in (200, 400, 431)
+    assert send(local.port, "GET", "/health", many).status == (200 if count == 101 else 431)
     assert send(local.port, "GET", "/health").status == 200
