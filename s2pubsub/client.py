@@ -193,7 +193,8 @@ class S2PubSub:
                 result. The same callback on the same topic is one subscription.
             start: ``"latest"``: the exact tail at the call; ``"earliest"``: the first event; or an index. An index
                 beyond the tail waits for it.
-            group: consumer group; local topics only.
+            group: consumer group; local topics only. A member without a callback answers each event that it takes by
+                ``ack`` or ``nack`` of its subscription; until then nobody else gets it.
             batch: batching options; local topics only.
             on_error: called with what the callback raised, and with the failure that ends the subscription.
             timeout: seconds to reach the server; None for no limit. Once returned, the subscription never gives up.

@@ -55,6 +55,10 @@ class Sink(Protocol):
     def next_index(self) -> int:
         """Index of the next event that will be handed out."""
 
+    @property
+    def queued(self) -> int:
+        """How many events were delivered to it and wait to be handed out."""
+
     def deliver(self, events: list[Event], size: int, next_index: int) -> object:
         """Take events of ``size`` bytes, after which the topic goes on at ``next_index``."""
 
@@ -133,10 +137,10 @@ class Follower:
             finally:
                 reader.close()
         except StoreError as error:
-            feed.counters.reconnects += 1
             if time.monotonic() - opened_at > _LONG_LIVED:
                 schedule.attempt_number = 1
             verdict = self._verdict(error)
+            feed.counters.reconnects += isinstance(verdict, Interrupted)
             raise verdict from (error.__cause__ if verdict is error else error)
         if end == "parked":
             self._limited_reads = 0

@@ -10,9 +10,11 @@ import threading
 import warnings
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Self
 
+from s2pubsub import tracing
 from s2pubsub.errors import ClosedError, LeaseLostError, S2PubSubError
 from s2pubsub.fence import check_owner
 from s2pubsub.lease_holding import Holding, Order
@@ -187,8 +189,9 @@ class HeldLeases:
             if self._closing:
                 raise ClosedError("the client is closed")
             self._holdings.add(holding)
+        work = None if tracing.tracer is None else tracing.tracer.lease(holding.register.key, holding.owner)
         try:
-            holding.start(self._forget)
+            holding.start(self._forget if work is None else partial(self._forget_traced, work))
         except BaseException:
             self._forget(holding)
             raise
@@ -197,6 +200,12 @@ class HeldLeases:
     def _forget(self, holding: Holding) -> None:
         with self._lock:
             self._holdings.discard(holding)
+
+    def _forget_traced(self, work: tracing.Work, holding: Holding) -> None:
+        self._forget(holding)
+        lost = isinstance(holding.over, LeaseLostError)
+        work.note(outcome="lost" if lost else "released")
+        work.end(holding.over if lost else None)
 
     def release(self, deadline: Deadline) -> None:
         """Free all leases, as far as the server can be told in a second."""

@@ -205,8 +205,11 @@ class Holding:
                 self._wake.wait(max(0.0, min(_LOOK, due, self.grant.remaining(clock))))
 
     def finish(self) -> None:
-        """Call ``on_lost`` if it was lost."""
-        if isinstance(self.over, LeaseLostError) and self._on_lost is not None:
+        """If it was lost, say so and call ``on_lost``."""
+        if not isinstance(self.over, LeaseLostError):
+            return
+        self.logger.warning("lease %r of %r is lost: %s", self.register.key, self.owner, self.over.reason)
+        if self._on_lost is not None:
             try:
                 self._on_lost()
             except BaseException as error:  # SystemExit too: a hook cannot end our thread silently

@@ -11,7 +11,7 @@ Not for: a single acknowledged event (``S2PubSub.publish``).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -19,13 +19,14 @@ from typing import Any, Self
 
 from tenacity import RetryCallState
 
+from s2pubsub import tracing
 from s2pubsub.codec import RECORD_OVERHEAD, Default, encode
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
 from s2pubsub.event import Event
 from s2pubsub.following import Outage
 from s2pubsub.runtime.completer import Completer
 from s2pubsub.runtime.deadline import Deadline, check_timeout
-from s2pubsub.runtime.fork import inherited
+from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.outbox import Outbox, fresh
 from s2pubsub.stats import Counters
@@ -59,6 +60,15 @@ class Pending(Future[Any]):
         """False: an event that was taken cannot be called back."""
         return False
 
+    def end_in_child(self) -> None:
+        """Fail in a forked child, where nobody will complete it. Its done-callbacks are called in the parent only."""
+        self._condition = type(self._condition)()  # the other one may be held by a thread of the parent
+        if not self.done():
+            super().__init__()
+            error = inherited()
+            error.outcome = "unknown"
+            self.set_exception(error)
+
 
 class Pipe:
     """What the I/O loop and the completing thread know of a publisher. Thread-safe."""
@@ -68,6 +78,7 @@ class Pipe:
     ) -> None:
         self.topic = topic
         self.outbox: Outbox[Pending] = Outbox(max_in_flight, max_bytes, exempt=lambda: completer.is_current)
+        self._pending: set[Pending] = set()
         self.failure: S2PubSubError | None = None
         self.reported = False  # the failure, to a caller
         self.kept_alive: object = None  # by an appender that works on behalf of a dropped handle
@@ -80,11 +91,26 @@ class Pipe:
         self._appending: Appending | None = None
         self._not_stored = 0
         self._unknown = 0
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
+        for pending in self._pending:
+            pending.end_in_child()
+        self._pending.clear()
 
     def run(self, start: Callable[[], Appending]) -> None:
         """Start the appender."""
         self._appending = start()
         self._appending.ended.add_done_callback(lambda _: self.end())
+
+    def put(self, pending: Pending, timeout: float | None) -> None:
+        """Take an event; raises as ``Outbox.put`` does."""
+        self._pending.add(pending)
+        try:
+            self.outbox.put(pending, pending.size, timeout)
+        except BaseException:
+            self._pending.discard(pending)
+            raise
 
     def end(self) -> None:
         """The appender has ended, or was not started."""
@@ -123,6 +149,10 @@ class Pipe:
         """See ``store.appending.Outlet``."""
         self._outage.over()
 
+    def soon(self, action: Callable[[], object]) -> None:
+        """Call ``action`` on the completing thread: it is not the library's own, and may take its time."""
+        self._completer.soon(action)
+
     # -- on the completing thread --------------------------------------------------------------------------------
 
     def _complete(self, items: Sequence[Pending], first: int) -> None:
@@ -140,6 +170,7 @@ class Pipe:
                 except BaseException:  # a done-callback's SystemExit or KeyboardInterrupt
                     self._logger.exception("a done-callback of an event of topic %r", self.topic)
             self._counters.published += sum(pending.fence is None for pending in some)
+            self._pending.difference_update(some)
             self.outbox.complete(len(some), size)
 
     def _break(self, items: Sequence[Pending], error: S2PubSubError, bare: S2PubSubError) -> None:
@@ -148,6 +179,7 @@ class Pipe:
                 pending.set_exception(fresh(error if pending.fence is None else bare))
             except BaseException:  # as above
                 self._logger.exception("a done-callback of an event of topic %r", self.topic)
+        self._pending.difference_update(items)
         self.outbox.complete(len(items), sum(pending.size for pending in items))
 
     # -- waiting and closing -------------------------------------------------------------------------------------
@@ -220,7 +252,8 @@ class Publisher:
         self._client = client
         self._default = default
         self._topic = pipe.topic
-        self._put = pipe.outbox.put
+        self._put = pipe.put
+        self._carried: Mapping[str, str] | None = None
 
     def publish(self, *, type: str, data: Any, run_id: str = "", timeout: float | None = 30.0) -> Future[Event]:
         """Take an event for publishing; return the future of it with its ``index``, when S2 has stored it.
@@ -239,10 +272,24 @@ class Publisher:
         """
         if timeout.__class__ is not float or not timeout >= 0:  # the common case costs nothing
             check_timeout(timeout)
-        event, body = encode(self._topic, type=type, data=data, run_id=run_id, default=self._default)
+        if tracing.tracer is None or self._carried is not None:
+            return self._take(type, data, run_id, timeout, self._carried)
+        work = tracing.tracer.sending(self._topic, 1)
+        try:
+            pending = self._take(type, data, run_id, timeout, work.carried)
+        except BaseException as error:
+            work.end(error)
+            raise
+        pending.add_done_callback(partial(_traced, work))
+        return pending
+
+    def _take(
+        self, type: str, data: Any, run_id: str, timeout: float | None, extra: Mapping[str, str] | None
+    ) -> Pending:
+        event, body = encode(self._topic, type=type, data=data, run_id=run_id, extra=extra, default=self._default)
         pending = Pending(event, body)
         try:
-            self._put(pending, pending.size, timeout)
+            self._put(pending, timeout)
         except S2PubSubError as refusal:
             self._pipe.reported = self._pipe.reported or not isinstance(refusal, ClosedError)
             raise
@@ -253,6 +300,11 @@ class Publisher:
             error.outcome = "not_stored"
             raise error from None
         return pending
+
+    def carry(self, work: tracing.Work) -> None:
+        """Let events carry ``work``, which ends with this publisher, instead of being works of their own."""
+        self._carried = work.carried
+        self._pipe.on_end.append(lambda pipe: pipe.soon(lambda: work.end(pipe.failure)))
 
     def flush(self, timeout: float | None = 30.0) -> None:
         """Wait until everything taken before this call is stored, up to ``timeout`` seconds.
@@ -315,6 +367,13 @@ class Publisher:
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"<Publisher to {self._topic!r}, {state}, {self.in_flight} in flight>"
+
+
+def _traced(work: tracing.Work, future: Future[Event]) -> None:
+    error = future.exception()
+    if error is None:
+        work.note([future.result()])
+    work.end(error)
 
 
 def check_bounds(max_in_flight: int, max_bytes: int) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from s2pubsub.codec import RECORD_OVERHEAD, encode, encode_many, event_inputs
+import attrs
+
+from s2pubsub import tracing
+from s2pubsub.codec import RECORD_OVERHEAD, EventInput, encode, encode_many, event_inputs
 from s2pubsub.engine import Engine
 from s2pubsub.errors import S2PubSubError
 from s2pubsub.event import Event, build_event
@@ -31,7 +34,28 @@ def publish(
     stream = engine.stream(topic)
     if stream is None:
         return engine.local().publish(topic, type=type, data=data, run_id=run_id, timeout=timeout)
-    event, body = encode(topic, type=type, data=data, run_id=run_id, default=engine.settings.default)
+    tracer = tracing.tracer
+    if tracer is None:
+        return _publish(engine, topic, stream, type, data, run_id, None, local_only, deadline)
+
+    def carrying(extra: Mapping[str, str]) -> list[Event]:
+        return [_publish(engine, topic, stream, type, data, run_id, extra, local_only, deadline)]
+
+    return tracing.send(tracer, topic, 1, carrying)[0]
+
+
+def _publish(
+    engine: Engine,
+    topic: str,
+    stream: str,
+    type: str,
+    data: Any,
+    run_id: str,
+    extra: Mapping[str, str] | None,
+    local_only: bool,
+    deadline: Deadline,
+) -> Event:
+    event, body = encode(topic, type=type, data=data, run_id=run_id, extra=extra, default=engine.settings.default)
     if local_only:
         engine.open.offer_local(topic, body)
         return event
@@ -52,6 +76,16 @@ def publish_many(
             engine.local().publish(topic, type=e.type, data=e.data, run_id=e.run_id, timeout=deadline.remaining())
             for e in inputs
         ]
+
+    def carrying(extra: Mapping[str, str]) -> list[Event]:
+        return _append(engine, topic, stream, [attrs.evolve(e, extra={**e.extra, **extra}) for e in inputs], deadline)
+
+    if tracing.tracer is None:
+        return _append(engine, topic, stream, inputs, deadline)
+    return tracing.send(tracing.tracer, topic, len(inputs), carrying)
+
+
+def _append(engine: Engine, topic: str, stream: str, inputs: Sequence[EventInput], deadline: Deadline) -> list[Event]:
     encoded = encode_many(topic, inputs, default=engine.settings.default)
     stored: list[Event] = []
     for batch in _batches(encoded):

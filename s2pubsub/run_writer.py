@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from s2pubsub import chunks
+from s2pubsub import chunks, tracing
 from s2pubsub.errors import EncodeError, RunEndedError
 from s2pubsub.event import Event
 from s2pubsub.runtime.deadline import Deadline
@@ -66,6 +66,12 @@ class Run:
         self._texts = [text] if text else []
         self._steps: list[dict[str, Any]] = []
         self._step = _Step()
+        self._work: tracing.Work | None = None
+
+    def trace(self, work: tracing.Work) -> None:
+        """Let the run's events carry ``work``, which ends with it."""
+        self._work = work
+        self._publisher.carry(work)
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -262,6 +268,8 @@ class Run:
                 self._write("chunk", chunks.chunk(self.id, "error", {"error": dict(error)}))
             self._write_end(chunks.finish(chunks.join_text(self._texts), reason, usage or self._usage(), self._steps))
             self._ended = True
+            if self._work is not None:
+                self._work.note(outcome=reason)
         try:
             self._publisher.close(deadline.remaining())
         finally:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from s2pubsub import chunks
+from s2pubsub import chunks, tracing
 from s2pubsub.abort import ABORT_REQUEST, AbortWatch
 from s2pubsub.errors import (
     ReplayGapError,
@@ -156,7 +156,10 @@ class Runs:
         topic = run_topic(run_id)
         publisher = self.pubsub.publisher(topic, exactly_once=True, first_index=first_index)
         watch = AbortWatch(self.pubsub, run_id, self.pubsub.logger)
-        return Run(run_id, topic, self.agent_id, publisher, watch, self._clean_up_later, text=text)
+        run = Run(run_id, topic, self.agent_id, publisher, watch, self._clean_up_later, text=text)
+        if tracing.tracer is not None:
+            run.trace(tracing.tracer.run(run_id, self.agent_id))
+        return run
 
     def _let_go(self, run: Run) -> None:
         with contextlib.suppress(S2PubSubError):

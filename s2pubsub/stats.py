@@ -25,13 +25,13 @@ class Stats:
 
     Attributes:
         subscriptions: open subscriptions to durable topics.
-        queued: events that wait in their queues.
+        queued: events that they have received and not yet handed to their iterators and callbacks.
         publishers: open publishers.
         in_flight: events that publishers have accepted and the server has not acknowledged yet.
         leases: leases held.
         published: events acknowledged.
         delivered: events handed to consumers' queues or callbacks.
-        reconnects: read sessions opened again after their connection broke.
+        reconnects: attempts of subscriptions and publishers to go on after their connection broke.
         parked: read sessions closed because their consumer was slow.
         replaced_clients: SDK clients given up because a connection went silent.
     """

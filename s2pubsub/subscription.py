@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
+from s2pubsub import tracing
 from s2pubsub.batches import in_batches
 from s2pubsub.errors import ClosedError, OperationTimeoutError
 from s2pubsub.event import Event
@@ -160,8 +161,8 @@ class Subscription(Iterator[Event]):
 
     @property
     def queued(self) -> int:
-        """How many events wait to be taken."""
-        return len(self._channel) if self._channel is not None else 0
+        """How many events were received and wait to be handed out."""
+        return self._feed.sink.queued
 
     def _reset_in_child(self) -> None:
         self._life.end_in_child()
@@ -200,6 +201,10 @@ class Queue:
     def next_index(self) -> int:
         return self.channel.position
 
+    @property
+    def queued(self) -> int:
+        return len(self.channel)
+
     def offer_local(self, event: Event) -> None:
         self.channel.put([event], 0, None)
 
@@ -234,8 +239,15 @@ class Calls:
         self._room = room
         self._logger = logger
         self._local: deque[Event] = deque()
+        self._received_to = start
+
+    @property
+    def queued(self) -> int:
+        """As many as there are indices between the event that is being handled and the last one received."""
+        return len(self._local) + max(0, self._received_to - self.next_index)
 
     def deliver(self, events: list[Event], size: int, next_index: int) -> None:
+        self._received_to = next_index
         for event in events:
             self.deliver_local()
             if self._stop.is_set():
@@ -253,7 +265,11 @@ class Calls:
 
     def _call(self, event: Event) -> None:
         try:
-            self._callback(event)
+            if tracing.tracer is None:
+                self._callback(event)
+            else:
+                with tracing.tracer.processing(event):
+                    self._callback(event)
         except BaseException as error:  # noqa: BLE001  # SystemExit too: a callback cannot end our thread
             error.add_note(f"in the callback for event {event.index} of topic {self._topic!r}")
             self.report(error, f"the callback for event {event.index} of topic %r raised")

@@ -151,7 +151,7 @@ def test_check_looks_at_the_clocks(pubsub: S2PubSub) -> None:
 def test_hook_that_raises(
     pubsub: S2PubSub, register: Register, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What ``on_lost`` raises is logged with the lease's name; the process goes on."""
+    """The loss is logged, and what ``on_lost`` raises, each with the lease's name; the process goes on."""
 
     def hook() -> None:
         raise error
@@ -160,10 +160,12 @@ def test_hook_that_raises(
         Register(register._server, pubsub.basin, "key-1").write(token_of("owner-b", 30))
         with pytest.raises(LeaseLostError):
             lease.renew()
-        eventually(lambda: caplog.records)
-    assert "'key-1'" in caplog.text
-    assert caplog.records[0].exc_info is not None
-    assert caplog.records[0].exc_info[1] is error
+        eventually(lambda: len(caplog.records) == 2)
+    lost, raised = caplog.records
+    assert lost.getMessage() == "lease 'key-1' of 'owner-a' is lost: 'owner-b' has taken it"
+    assert "'key-1'" in raised.getMessage()
+    assert raised.exc_info is not None
+    assert raised.exc_info[1] is error
 
 
 def test_hook_may_close_everything(make_pubsub: Callable[..., S2PubSub], register: Register) -> None:

@@ -38,6 +38,7 @@ LAYERS: list[tuple[str, ...]] = [
         "lease_clock",
         "chunks",
         "secrecy",
+        "tracing",
     ),
     ("runtime",),
     ("retry",),
