@@ -63,6 +63,7 @@ class Direction:
         self._queue = bytearray()
         self._task: asyncio.Task[None] | None = None
         self._open = asyncio.Event()
+        self._ended = False
         self.setting = setting
         self.apply(setting)
 
@@ -77,7 +78,7 @@ class Direction:
     def put(self, data: bytes) -> None:
         """Write ``data``, or queue it where a fault says so."""
         setting = self.setting
-        if setting.discard:
+        if setting.discard or self._ended:
             self.discarded += len(data)
         elif not data or self._link.over:
             return
@@ -137,8 +138,9 @@ class Direction:
         self.shut()
 
     def shut(self) -> None:
-        """Send FIN in this direction only."""
+        """Send FIN in this direction only; what would follow is dropped."""
         self.flush()
+        self._ended = True
         with contextlib.suppress(OSError):
             if not self._writer.is_closing():
                 self._writer.write_eof()
