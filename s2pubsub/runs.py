@@ -279,7 +279,8 @@ class Runs:
 
     def _clean_up_later(self, run: Run) -> None:
         if self._cleanup_timeout > 0:
-            self._timer.after(self._cleanup_timeout, lambda: self.delete(run.id))
+            run_id = run.id  # the run with its text need not live as long as its clean-up is pending
+            self._timer.after(self._cleanup_timeout, lambda: self.delete(run_id))
 
     @property
     def pending_cleanups(self) -> int:
