@@ -1,7 +1,7 @@
-"""The core beside the raw SDK: ``python -m benchmarks.bench_core [names…]``.
+"""The core beside the raw SDK: ``python -m benchmarks.bench_core [parts…]``.
 
-Publish latency (alone, and with 50 live subscriptions), replay, live delivery, stalled neighbours, idle
-subscriptions, a frozen connection. Runs its own ``s2 lite`` with a 5 ms flush, and once with 1 ms.
+Publish latency (alone, and with 50 live subscriptions), replay, live delivery, stalled neighbours, a frozen
+connection. Each part runs an ``s2 lite`` of its own with a 5 ms flush, live delivery also one with 1 ms.
 """
 
 from __future__ import annotations
@@ -10,61 +10,33 @@ import asyncio
 import contextlib
 import gc
 import sys
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 
 import s2_sdk
 
-from benchmarks.measuring import Row, median, percentile, progress, resident_kib, write
+from benchmarks.measuring import Parts, Row, main, median, percentile, resident_kib, usual
+from benchmarks.ours import REPLAYED, SMALL, body, client, filled, lite, raw, stream, topic
+from benchmarks.ours import live as live_samples
+from benchmarks.ours import replay as replay_rate
 from s2pubsub import S2PubSub
 from s2pubsub.codec import decode_batch
 from tests.faults import FaultProxy
 from tests.servers import LiteServer
 
-BASIN = "bench-core"
-SMALL = {"type": "text-delta", "runId": "r", "from": "AGENT", "payload": {"id": "t1", "text": "Hello"}}
-
-
-@contextlib.contextmanager
-def lite(flush: str = "5ms") -> Iterator[LiteServer]:
-    with LiteServer(flush=flush) as server:
-        with client(server.url) as pubsub:
-            pubsub.ensure_basin()
-        yield server
-
-
-def client(url: str, **settings) -> S2PubSub:
-    return S2PubSub(basin=BASIN, access_token="bench", endpoints=url, **settings)
-
-
-def topic() -> str:
-    return f"agent.bench.{uuid.uuid4()}"
-
-
-def raw(url: str) -> s2_sdk.S2:
-    return s2_sdk.S2("bench", endpoints=s2_sdk.Endpoints(account=url, basin=url))
-
-
-def stream(s2: s2_sdk.S2, name: str) -> s2_sdk.S2Stream:
-    return s2.basin(BASIN).stream(f"mastra/durable/{name}")
-
-
 # -- publish ---------------------------------------------------------------------------------------------------------
 
 
-def publish_latency(url: str, subscriptions: int, rounds: int = 8, each: int = 40) -> Row:
+def publish_latency(url: str, subscriptions: int, each: int = 40) -> Row:
     """Alternating blocks of our publishes and raw unary appends, each on connections of its own."""
     ours: list[float] = []
     theirs: list[float] = []
     with client(url) as pubsub, contextlib.ExitStack() as stack:
         for _ in range(subscriptions):
             stack.enter_context(pubsub.subscribe(topic()))
-        name, body = topic(), pubsub.publish(topic(), type="chunk", data=SMALL)
-        record = s2_sdk.Record(body=b"x" * 300)
-        assert body.index == 0
+        name = topic()
+        pubsub.publish(topic(), type="chunk", data=SMALL)
+        record = s2_sdk.Record(body=body())
 
         async def appends(s2: s2_sdk.S2) -> None:
             for _ in range(each):
@@ -76,7 +48,7 @@ def publish_latency(url: str, subscriptions: int, rounds: int = 8, each: int = 4
             s2 = runner.run(_make(url))
             runner.run(appends(s2))
             theirs.clear()
-            for _ in range(rounds):
+            for _ in range(usual(8)):
                 for _ in range(each):
                     began = time.perf_counter()
                     pubsub.publish(name, type="chunk", data=SMALL)
@@ -94,21 +66,15 @@ async def _make(url: str) -> s2_sdk.S2:
 # -- replay ----------------------------------------------------------------------------------------------------------
 
 
-def replay(url: str, count: int = 50_000, rounds: int = 5) -> Row:
+def replay(url: str) -> Row:
     ours, theirs = [], []
     with client(url) as pubsub:
-        name = topic()
-        pubsub.publish_many(name, [{"type": "chunk", "data": SMALL, "run_id": "r"}] * count)
-        for _ in range(rounds):
+        name = filled(pubsub)
+        for _ in range(usual(5)):
             gc.collect()
-            began = time.perf_counter()
-            with pubsub.subscribe_from_offset(name, 0) as events:
-                for event in events:
-                    if event.index == count - 1:
-                        break
-                ours.append(count / (time.perf_counter() - began))
+            ours.append(replay_rate(pubsub, name))
             gc.collect()
-            theirs.append(count / asyncio.run(_raw_replay(url, name, count)))
+            theirs.append(REPLAYED / asyncio.run(_raw_replay(url, name, REPLAYED)))
     return Row(
         "replay through the iterator", median(ours), "events/s", median(theirs), "raw SDK + decode", at_least=0.8
     )
@@ -124,14 +90,14 @@ async def _raw_replay(url: str, name: str, count: int) -> float:
                 events, _ = decode_batch(name, batch.records)
                 batches.append(events)
                 if events[-1].index == count - 1:
-                    break
-        return time.perf_counter() - began
+                    return time.perf_counter() - began
+        raise RuntimeError("the replay ended early")
 
 
 # -- live ------------------------------------------------------------------------------------------------------------
 
 
-def live(url: str, flush: str, rounds: int = 6, each: int = 50) -> list[Row]:
+def live(url: str, flush: str, each: int = 50) -> list[Row]:
     ours: list[float] = []
     theirs: list[float] = []
     with client(url) as pubsub:
@@ -140,43 +106,31 @@ def live(url: str, flush: str, rounds: int = 6, each: int = 50) -> list[Row]:
             for _ in range(5):
                 pubsub.publish(name, type="chunk", data=SMALL)
                 events.get(5)
-            for _ in range(rounds):
-                arrived: list[float] = []
-                came = threading.Semaphore(0)
-                got = threading.Thread(target=_note_arrivals, args=(events, each, arrived, came))
-                got.start()
-                starts = []
-                for _ in range(each):
-                    starts.append(time.perf_counter())
-                    pubsub.publish(name, type="chunk", data=SMALL)
-                    came.acquire()  # as the raw SDK's driver, which goes on when it has both
-                got.join()
-                ours += [b - a for a, b in zip(starts, arrived, strict=True)]
+            for _ in range(usual(6)):
+                # The driver goes on when it has both the answer and the event, as the raw SDK's does.
+                ours += live_samples(
+                    lambda: pubsub.publish(name, type="chunk", data=SMALL), lambda: events.get(5), each
+                )
                 theirs += asyncio.run(_raw_live(url, each))
-    ours_ms, theirs_ms = median(ours) * 1e3, median(theirs) * 1e3
-    extra = Row(f"live delivery, flush {flush}: p50 above the raw SDK's", ours_ms - theirs_ms, "ms", at_most=1.0)
-    return [Row(f"live delivery, flush {flush}, p50", ours_ms, "ms", theirs_ms, "raw SDK"), extra]
-
-
-def _note_arrivals(events, count: int, arrived: list[float], came: threading.Semaphore) -> None:
-    for _ in range(count):
-        events.get(5)
-        arrived.append(time.perf_counter())
-        came.release()
+    above = median(ours) - median(theirs)
+    return [
+        Row(f"live delivery, flush {flush}, p50", median(ours), "ms", median(theirs), "raw SDK"),
+        Row(f"live delivery, flush {flush}: p50 above the raw SDK's", above, "ms", at_most=1.0),
+    ]
 
 
 async def _raw_live(url: str, each: int) -> list[float]:
     name, taken = topic(), []
     async with raw(url) as writer, raw(url) as reader:
         await stream(writer, name).append(s2_sdk.AppendInput([s2_sdk.Record(body=b"x")]))
-        record = s2_sdk.Record(body=b"x" * 300)
+        record = s2_sdk.Record(body=body())
         async with stream(reader, name).read_session(start=s2_sdk.SeqNum(0)) as session:
             await anext(session)
             for _ in range(each):
                 began = time.perf_counter()
                 append = asyncio.create_task(stream(writer, name).append(s2_sdk.AppendInput([record])))
                 await anext(session)
-                taken.append(time.perf_counter() - began)
+                taken.append((time.perf_counter() - began) * 1e3)
                 await append
     return taken
 
@@ -184,13 +138,14 @@ async def _raw_live(url: str, each: int) -> list[float]:
 # -- stalled neighbours ----------------------------------------------------------------------------------------------
 
 
-def stalled(url: str, size: int, total: int = 60 * 10**6, samples: int = 1000, rounds: int = 3) -> list[Row]:
+def stalled(url: str, size: int, total: int = 60 * 10**6) -> list[Row]:
     """A neighbour's live latency beside ten subscribers that stopped after one event each."""
     big = topic()
     with client(url) as pubsub:
         pubsub.publish_many(big, [{"type": "chunk", "data": "x" * size}] * (total // size), timeout=300)
     alone, beside, grown = [], [], []
-    for _ in range(rounds):
+    samples = usual(1000, 100)
+    for _ in range(usual(3)):
         with client(url) as pubsub:
             name = topic()
             with pubsub.subscribe(name) as neighbour:
@@ -228,37 +183,6 @@ def _live_samples(pubsub: S2PubSub, events, name: str, count: int) -> list[float
     return taken
 
 
-# -- idle subscriptions ----------------------------------------------------------------------------------------------
-
-
-def idle(url: str, count: int = 500, threads: int = 10) -> list[Row]:
-    with client(url) as pubsub, ThreadPoolExecutor(threads) as pool:
-        names = [topic() for _ in range(count)]
-        list(pool.map(lambda name: pubsub.publish(name, type="chunk", data=1), names))
-        with pubsub.subscribe(names[0]) as warm:
-            pubsub.publish(names[0], type="chunk", data=2)
-            warm.get(5)
-        gc.collect()
-        before = resident_kib()
-        began = time.perf_counter()
-        subscriptions = list(pool.map(pubsub.subscribe, names))
-        opened = time.perf_counter() - began
-        for subscription, name in zip(subscriptions, names, strict=True):
-            pubsub.publish(name, type="chunk", data=3)
-            subscription.get(20)
-        time.sleep(1)
-        gc.collect()
-        each = (resident_kib() - before) / count
-        began = time.perf_counter()
-        list(pool.map(lambda subscription: subscription.close(), subscriptions))
-        closed = time.perf_counter() - began
-    return [
-        Row(f"{count} idle subscriptions: memory of each", each, "KiB", at_most=120),
-        Row(f"{count} idle subscriptions: opened from {threads} threads", opened, "s", at_most=5),
-        Row(f"{count} idle subscriptions: closed", closed, "s", at_most=5),
-    ]
-
-
 # -- frozen connection -----------------------------------------------------------------------------------------------
 
 
@@ -284,28 +208,23 @@ def frozen(port: int) -> list[Row]:
     ]
 
 
-PARTS: dict[str, Callable[[LiteServer], list[Row]]] = {
-    "publish": lambda s: [publish_latency(s.url, 0), publish_latency(s.url, 50)],
-    "replay": lambda s: [replay(s.url)],
-    "live": lambda s: live(s.url, "5 ms"),
-    "stalled": lambda s: stalled(s.url, 1000) + stalled(s.url, 100_000),
-    "idle": lambda s: idle(s.url),
-    "frozen": lambda s: frozen(s.port),
+def on_lite(measure: Callable[[LiteServer], Iterable[Row]], flush: str = "5ms") -> Iterator[Row]:
+    with lite(flush) as server:
+        yield from measure(server)
+
+
+def live_at_both() -> Iterator[Row]:
+    for flush in ("5ms", "1ms"):
+        yield from on_lite(lambda server, flush=flush: live(server.url, flush), flush)
+
+
+PARTS: Parts = {
+    "publish": lambda: on_lite(lambda server: [publish_latency(server.url, 0), publish_latency(server.url, 50)]),
+    "replay": lambda: on_lite(lambda server: [replay(server.url)]),
+    "live": live_at_both,
+    "stalled": lambda: on_lite(lambda server: stalled(server.url, 1000) + stalled(server.url, 100_000)),
+    "frozen": lambda: on_lite(lambda server: frozen(server.port)),
 }
 
-
-def main(names: list[str]) -> int:
-    rows: list[Row] = []
-    for name in names or PARTS:
-        progress(name)
-        with lite() as server:
-            rows += PARTS[name](server)
-        if name == "live":
-            with lite("1ms") as server:
-                rows += live(server.url, "1 ms")
-    write("core" if not names else "core-" + "-".join(names), "The core beside the raw SDK", rows)
-    return 0 if all(row.holds is not False for row in rows) else 1
-
-
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    sys.exit(main("core", "The core beside the raw SDK", PARTS))

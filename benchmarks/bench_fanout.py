@@ -1,4 +1,4 @@
-"""One topic to a hundred subscribers: ``python -m benchmarks.bench_fanout``.
+"""One topic to a hundred subscribers: ``python -m benchmarks.bench_fanout [parts…]``.
 
 Ours: 100 callback subscribers of one client. Beside it the raw SDK: 100 read sessions on one client, each decoding with
 the same function. The driver waits for its appends only; deliveries per second count until the last one has come.
@@ -11,15 +11,19 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import s2_sdk
 
-from benchmarks.bench_core import SMALL, client, lite, raw, stream
-from benchmarks.measuring import Row, median, progress, write
-from s2pubsub.codec import decode_batch, encode
+from benchmarks.measuring import Parts, Row, main, median, usual
+from benchmarks.ours import SMALL, body, client, lite, raw, stream
+from s2pubsub.codec import decode_batch
 
 SUBSCRIBERS = 100
+IN_FLIGHT = usual(1000, 200), 64
+ONE_BY_ONE = usual(100, 20), 1
+"""How many events, and how many publishes at once."""
 
 
 def ours(url: str, events: int, in_flight: int) -> float:
@@ -56,8 +60,7 @@ def _acquire_all(done: threading.Semaphore) -> None:
 
 async def theirs(url: str, events: int, in_flight: int) -> float:
     topic = f"agent.fan.{uuid.uuid4()}"
-    _, body = encode(topic, type="chunk", data=SMALL)
-    entry = s2_sdk.AppendInput([s2_sdk.Record(body=body)])
+    entry = s2_sdk.AppendInput([s2_sdk.Record(body=body())])
     ready = asyncio.Semaphore(0)
 
     async with raw(url) as writer, raw(url) as reader:
@@ -90,25 +93,20 @@ async def theirs(url: str, events: int, in_flight: int) -> float:
         return events * SUBSCRIBERS / (time.perf_counter() - began)
 
 
-def measure(url: str, rounds: int = 3) -> list[Row]:
-    rows = []
-    for label, events, in_flight in (("64 publishes in flight", 1000, 64), ("publishes one by one", 100, 1)):
-        progress(label)
-        mine, peer = [], []
-        for _ in range(rounds):
-            mine.append(ours(url, events, in_flight))
-            peer.append(asyncio.run(theirs(url, events, in_flight)))
-        name = f"fan-out to {SUBSCRIBERS}, {label}"
-        rows.append(Row(name, median(mine), "deliveries/s", median(peer), "raw SDK", at_least=0.9))
-    return rows
-
-
-def main() -> int:
+def measure(label: str, events: int, in_flight: int) -> Iterator[Row]:
+    mine, peer = [], []
     with lite() as server:
-        rows = measure(server.url)
-    write("fanout", "Fan-out of one topic", rows)
-    return 0 if all(row.holds is not False for row in rows) else 1
+        for _ in range(usual(3)):
+            mine.append(ours(server.url, events, in_flight))
+            peer.append(asyncio.run(theirs(server.url, events, in_flight)))
+    name = f"fan-out to {SUBSCRIBERS}, {label}"
+    yield Row(name, median(mine), "deliveries/s", median(peer), "raw SDK", at_least=0.9)
 
+
+PARTS: Parts = {
+    "in-flight": lambda: measure("64 publishes in flight", *IN_FLIGHT),
+    "one-by-one": lambda: measure("publishes one by one", *ONE_BY_ONE),
+}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("fanout", "Fan-out of one topic", PARTS))

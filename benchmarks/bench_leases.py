@@ -1,23 +1,20 @@
-"""Leases measured: a held renewal beside a lone publish, and each single request, in the same run.
+"""A held lease's renewal beside a lone publish, and each single request: ``python -m benchmarks.bench_leases``.
 
-    python -m benchmarks.bench_leases [--rounds 200] [--endpoint http://127.0.0.1:8080]
-
-Every round measures all of them once, so that whatever else the machine does falls on all alike; medians count. Without
-`--endpoint` an `s2 lite` of its own is started. Refusals and look-ups are answered by errors, which that server holds
-back for the client's delayed acknowledgement: that is most of their time.
+Every round measures all of them once, so that whatever else the machine does falls on all alike; medians count.
+Refusals and look-ups are answered by errors, which `s2 lite` holds back for the client's delayed acknowledgement: that
+is most of their time.
 """
 
 from __future__ import annotations
 
-import argparse
+import sys
+import uuid
 from collections import defaultdict
 from collections.abc import Callable
 
-import s2_sdk
-
-from benchmarks.measuring import Row, median, percentile, progress, seconds, write
+from benchmarks.measuring import Row, main, median, percentile, progress, seconds, usual
+from benchmarks.ours import client, lite
 from s2pubsub import S2PubSub
-from tests.servers import CREATE_STREAMS, LiteServer, Server
 
 TOPIC = "agent.stream.run-7"
 TTL = 60.0
@@ -36,7 +33,7 @@ def measure(pubsub: S2PubSub, rounds: int) -> dict[str, list[float]]:
         pubsub.publish(TOPIC, type="chunk", data=0)
         leases.get_lease_owner("held")
         for n in range(rounds):
-            key = f"new-{rounds}-{n}"
+            key = f"new-{uuid.uuid4()}"
             take("publish", lambda n=n: pubsub.publish(TOPIC, type="chunk", data=n))
             take("held renewal", lease.renew)
             take("acquire, new", lambda key=key: leases.acquire_lease(key, "owner-a", TTL))
@@ -64,26 +61,11 @@ def rows(samples: dict[str, list[float]]) -> list[Row]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--endpoint")
-    options = parser.parse_args()
-    if options.endpoint:
-        run(Server(options.endpoint), options.rounds)
-        return
-    with LiteServer() as server:
-        run(server, options.rounds)
-
-
-def run(server: Server, rounds: int) -> None:
-    basin = server.make_basin(**CREATE_STREAMS)
-    endpoints = s2_sdk.Endpoints(account=server.url, basin=server.basin_url)
-    with S2PubSub(basin=basin, access_token=server.token, endpoints=endpoints) as pubsub:
-        measure(pubsub, 5)
-        samples = measure(pubsub, rounds)
-    write("leases", "Leases beside a lone publish", rows(samples))
+def beside_a_publish() -> list[Row]:
+    with lite() as server, client(server.url) as pubsub:
+        measure(pubsub, 2)
+        return rows(measure(pubsub, usual(200, 5)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main("leases", "Leases beside a lone publish", {"requests": beside_a_publish}))

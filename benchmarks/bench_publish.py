@@ -21,7 +21,7 @@ from typing import Any
 
 import s2_sdk
 
-from benchmarks.measuring import Row, write
+from benchmarks.measuring import Row, usual, write
 from s2pubsub import S2PubSub
 from s2pubsub.codec import encode
 from tests.servers import CREATE_STREAMS, LiteServer, Server
@@ -187,11 +187,12 @@ def own_server(endpoint: str | None) -> Iterator[Server]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=usual(3))
+    parser.add_argument("--seconds", type=float, default=usual(2))
     parser.add_argument("--endpoint")
     parser.add_argument("--only", help="names, separated by commas")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="one round, into results/quick")
     arguments = parser.parse_args()
     with own_server(arguments.endpoint) as server:
         bench = Bench(server, arguments.seconds)

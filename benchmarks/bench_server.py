@@ -1,18 +1,15 @@
 """The embedded server beside the real one: latency, throughput, memory, start and stop.
 
-One command:
+    python -m benchmarks.bench_server [parts…]
 
-    python -m benchmarks.bench_server
-
-The client is the Python SDK, the servers run in processes of their own, records have 100 bytes. Writes
-``results/server.md`` and ``results/server.json``. Without `s2 lite` the figures beside ours are missing.
+The client is the Python SDK, the servers run in processes of their own, records have 100 bytes. Without `s2 lite` the
+figures beside ours are missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,18 +21,19 @@ from pathlib import Path
 import attrs
 import s2_sdk
 
-from benchmarks.measuring import Row, median, percentile, progress, seconds, write
+from benchmarks.measuring import Missing, Parts, Row, main, median, percentile, progress, resident_kib, seconds, usual
+from benchmarks.ours import lite
 from s2pubsub.server import LocalServer
 from tests.server.process import ServerCommand
-from tests.servers import LiteServer, ServerProcess, find_lite
+from tests.servers import ServerProcess
 
 RECORD = b"x" * 100
-LONE = 600
-BATCHES = 1500
+LONE = usual(600, 100)
+BATCHES = usual(1500, 200)
 BATCH = 100
-LIVE = 200
+LIVE = usual(200, 50)
 SESSIONS = 500
-ROUNDS = 3
+ROUNDS = usual(3)
 
 
 @attrs.frozen
@@ -135,12 +133,6 @@ async def live(url: str, basin: s2_sdk.S2Basin) -> float:
     return float(answer)
 
 
-def resident_kib(pid: int) -> int:
-    """Resident memory of a process in KiB (Linux)."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") // 1024
-
-
 async def sessions(server: ServerProcess, basin: s2_sdk.S2Basin) -> float:
     """Memory in the server for each of many open read sessions, in KiB."""
     await basin.create_stream("idle")
@@ -237,23 +229,25 @@ def rows(ours: Figures, lite: Figures | None, kept: bool) -> Iterator[Row]:
     yield Row(f"{beside}: memory of an open read session", lite.session_kib, "KiB")
 
 
-def main() -> None:
-    """Measure and write."""
-    found = [Row("load average of the machine before the run", os.getloadavg()[0], "")]
-    found += start_and_stop()
-    for kept in (False, True):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder)
-            with ServerCommand(data=path / "ours" if kept else None) as server:
-                ours = asyncio.run(measure(server, "embedded with data" if kept else "embedded"))
-            lite = None
-            if find_lite() is not None:
-                (path / "lite").mkdir()
-                with LiteServer(local_root=path / "lite" if kept else None) as server:
-                    lite = asyncio.run(measure(server, "s2 lite on disk" if kept else "s2 lite"))
-        found += rows(ours, lite, kept)
-    write("server", "The embedded server beside s2 lite", found)
+def beside_lite(*, kept: bool) -> Iterator[Row]:
+    """All figures of both servers, in memory or on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        with ServerCommand(data=path / "ours" if kept else None) as server:
+            ours = asyncio.run(measure(server, "embedded with data" if kept else "embedded"))
+        lite_figures = None
+        with contextlib.suppress(Missing):
+            (path / "lite").mkdir()
+            with lite(None, path / "lite" if kept else None) as server:
+                lite_figures = asyncio.run(measure(server, "s2 lite on disk" if kept else "s2 lite"))
+    yield from rows(ours, lite_figures, kept)
 
+
+PARTS: Parts = {
+    "start-stop": start_and_stop,
+    "in-memory": lambda: beside_lite(kept=False),
+    "with-data": lambda: beside_lite(kept=True),
+}
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main("server", "The embedded server beside s2 lite", PARTS))

@@ -6,7 +6,9 @@ Redis from Debian's packages, nats-server from the Go proxy, the reference serve
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +16,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks.measuring import Missing, versions
+from tests.servers import free_port
 
 CACHE = Path(os.environ.get("S2PUBSUB_BENCH_CACHE", Path.home() / ".cache" / "s2pubsub-benchmarks"))
 
@@ -23,16 +28,6 @@ const server = new DurableStreamTestServer({ port: Number(process.argv[2]), host
 await server.start()
 console.log("ready")
 """
-
-
-class Missing(Exception):
-    """A peer's server or package is not installed; the message says how to get it."""
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -48,6 +43,12 @@ def _running(command: list[str], port: int, cwd: str | None = None) -> Iterator[
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _note(name: str, command: list[str]) -> None:
+    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\d+\.\d+\.\d+", shown)
+    versions[name] = found[0] if found else "unknown"
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
@@ -67,6 +68,7 @@ def redis() -> Iterator[int]:
     if program is None:
         raise Missing("redis-server is missing: apt-get install redis-server")
     port = free_port()
+    _note("redis-server", [program, "--version"])
     with tempfile.TemporaryDirectory() as folder:
         options = ["--port", str(port), "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", folder]
         with _running([program, *options], port):
@@ -80,6 +82,7 @@ def nats() -> Iterator[int]:
     if program is None:
         raise Missing("nats-server is missing: go install github.com/nats-io/nats-server/v2@latest")
     port = free_port()
+    _note("nats-server", [program, "--version"])
     with (
         tempfile.TemporaryDirectory() as folder,
         _running([program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", folder], port),
@@ -100,6 +103,9 @@ def durable_streams() -> Iterator[int]:
         done = subprocess.run([npm, "install", "@durable-streams/server"], cwd=folder, capture_output=True, check=False)
         if done.returncode:
             raise Missing("npm install @durable-streams/server failed")
+    manifest = json.loads((folder / "node_modules" / "@durable-streams" / "server" / "package.json").read_text())
+    versions["@durable-streams/server"] = manifest["version"]
+    _note("its node", [node, "--version"])
     (folder / "server.mjs").write_text(_DURABLE_STREAMS, encoding="utf-8")
     port = free_port()
     with _running([node, "server.mjs", str(port)], port, cwd=str(folder)):

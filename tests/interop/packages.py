@@ -81,7 +81,7 @@ def scripts(folder: Path, sources: Path = HERE) -> Iterator[Path]:
             shutil.copy(script, run)
         (run / "package.json").write_text('{"type": "module"}')
         built = os.environ.get("MASTRA_PUBSUB")
-        if built and sources == HERE and transport(folder) == PUBSUB:
+        if built and sources != BROWSER and transport(folder) == PUBSUB:
             # Without its own node_modules: both sides must see one copy of @mastra/core.
             shutil.copytree(built, run / "node_modules" / PUBSUB, ignore=shutil.ignore_patterns("node_modules"))
         yield run
