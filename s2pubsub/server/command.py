@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
@@ -75,9 +76,10 @@ def serve(
 
 def ensure_basin(server: LocalServer, basin: str) -> None:
     """Create ``basin`` where it is missing; an existing one is left as it is. `ValueError` for a wrong name."""
+    document = {"basin": basin, "config": {"create_stream_on_append": True, "create_stream_on_read": True}}
     request = urllib.request.Request(
         f"{server.url}/v1/basins",
-        data=f'{{"basin":"{basin}","config":{{"create_stream_on_append":true,"create_stream_on_read":true}}}}'.encode(),
+        data=json.dumps(document).encode(),
         headers={"content-type": "application/json", "authorization": f"Bearer {server.token}"},
     )
     try:
