@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from s2pubsub import ClosedError, S2PubSub, S2PubSubError
+from s2pubsub import S2PubSub, S2PubSubError
 from tests.stress.campaign.notes import Notebook
 
 LONG = 90.0
@@ -155,10 +155,12 @@ def _publish_in_child(desk: Desk, number: int, note: Callable[..., None]) -> Non
 
 
 def expect_closed(note: Callable[..., None], what: str, work: Callable[[], object]) -> None:
-    """What was opened before a fork must say so in the child."""
+    """What was opened before a fork is closed in the child, unless it had failed before."""
     try:
         work()
-    except ClosedError:
+    except TimeoutError:
+        pass
+    except S2PubSubError:
         return
     note("wrong", f"{what} works in a forked child")
 
