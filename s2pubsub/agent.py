@@ -65,15 +65,16 @@ class DurableAgent:
 
         Raises:
             RunExistsError: the id is taken.
+            ClosedError: the agent is closed, or no thread can be started.
         """
-        if self._closed:
-            raise ClosedError("the agent is closed")
+        self._check_open()
         run = self.runs.start(run_id)
-        with self._lock:
-            self._runs.add(run)
-            self._waiting.append((run, args, kwargs))
-            if len(self._workers) < self._limit:
-                self._start_worker(run.id)
+        try:
+            self._hand_over(run, args, kwargs)
+        except ClosedError as error:
+            with contextlib.suppress(S2PubSubError):
+                run.error(error)
+            raise
         return self.runs.observe(run.id)
 
     def observe(self, run_id: str, offset: int = 0, **options: Any) -> Observation:
@@ -84,10 +85,23 @@ class DurableAgent:
         """Ask a run to abort, wherever it is executed."""
         self.runs.request_abort(run_id)
 
-    def _start_worker(self, run_id: str) -> None:
-        worker = Worker(thread_name("run", run_id), self._work)
-        self._workers.add(worker)
-        worker.start()
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the agent is closed")
+
+    def _hand_over(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self._lock:
+            self._check_open()
+            if len(self._workers) < self._limit:
+                worker = Worker(thread_name("run", run.id), self._work)
+                try:
+                    worker.start()
+                    self._workers.add(worker)
+                except ClosedError:
+                    if not self._workers:  # else one of them takes the run when it is free
+                        raise
+            self._runs.add(run)
+            self._waiting.append((run, args, kwargs))
 
     def _work(self) -> None:
         while (job := self._next_job()) is not None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from s2pubsub import chunks, tracing
 from s2pubsub.abort import ABORT_REQUEST, AbortWatch
 from s2pubsub.errors import (
+    ClosedError,
     ReplayGapError,
     RunEndedError,
     RunExistsError,
@@ -141,7 +142,12 @@ class Runs:
         """
         run = self.start(run_id, timeout=timeout)
         if background:
-            Worker(thread_name("run", run.id), self._write_quietly, run, items, adapter).start()
+            try:
+                Worker(thread_name("run", run.id), self._write_quietly, run, items, adapter).start()
+            except ClosedError as error:
+                with contextlib.suppress(S2PubSubError):
+                    run.error(error)
+                raise
         else:
             write_items(run, items, adapter)
         return run

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from s2pubsub.errors import ClosedError
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import Log
@@ -39,8 +40,13 @@ class Timer:
                 return
             heapq.heappush(self._pending, (time.monotonic() + seconds, next(self._number), action))
             if self._worker is None:
-                self._worker = Worker("s2pubsub-timer", self._run)
-                self._worker.start()
+                worker = Worker("s2pubsub-timer", self._run)
+                try:
+                    worker.start()
+                except ClosedError as error:  # no reason to fail whoever has something to do later
+                    self._logger.warning("a delayed action waits for the next one: %s", error)
+                    return
+                self._worker = worker
             self._changed.notify()
 
     def _run(self) -> None:

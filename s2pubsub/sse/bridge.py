@@ -34,8 +34,13 @@ class AsyncEventStream(AsyncIterator[bytes]):
 
     async def __anext__(self) -> bytes:
         if self._worker is None:
-            self._worker = Worker("s2pubsub-sse", _fetch, self._stream, self._wanted)
-            self._worker.start()
+            worker = Worker("s2pubsub-sse", _fetch, self._stream, self._wanted)
+            try:
+                worker.start()
+            except BaseException:
+                self.close()
+                raise
+            self._worker = worker
         piece: _Piece = asyncio.get_running_loop().create_future()
         self._wanted.put(piece)
         try:

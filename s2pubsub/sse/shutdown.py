@@ -9,12 +9,14 @@ Not for servers that cut their connections themselves (waitress, Werkzeug, Hyper
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from s2pubsub.errors import ClosedError
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.worker import Worker
 
@@ -62,8 +64,10 @@ class ShutdownWatch:
         with self._changed:
             self._streams.add(stream)
             if self._worker is None and (stopping := self._find()) is not None:
-                self._worker = Worker("s2pubsub-shutdown", self._watch, stopping)
-                self._worker.start()
+                worker = Worker("s2pubsub-shutdown", self._watch, stopping)
+                with contextlib.suppress(ClosedError):  # no thread to be had; the next stream tries again
+                    worker.start()
+                    self._worker = worker
 
     def discard(self, stream: Stoppable) -> None:
         """Forget ``stream``."""
