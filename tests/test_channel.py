@@ -222,6 +222,18 @@ def test_close() -> None:
     assert caught.value.error is None
 
 
+def test_close_with_an_error() -> None:
+    """Who waits for an item, now or later, gets it in place of the ordinary end; the first call counts."""
+    source = channel()
+    source.put([1], 1, 2)
+    source.close(ValueError("reason"))
+    source.close(RuntimeError("too late"))
+    for _ in range(2):
+        with pytest.raises(ChannelEnd, match="reason") as caught:
+            source.get(NEVER)
+        assert isinstance(caught.value.error, ValueError)
+
+
 def test_close_while_everybody_is_busy() -> None:
     """Closing in the middle of traffic ends producer and consumers within a moment, round after round."""
     for _ in range(100):

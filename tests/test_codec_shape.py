@@ -94,6 +94,7 @@ def test_keys() -> None:
     assert (
         refused({"basin": "b", "queuesize": 1}) == "settings.queuesize: is not a known key; did you mean 'queue_size'?"
     )
+    assert refused({"basin": "b", "modern": 1}) == "settings.modern: is not a known key; did you mean 'mode'?"
     assert refused({}) == "settings.basin: is missing"
     known = "basin, token, queue_size, timeout, strict, mode, headers, hook, inner, anything"
     assert refused({"basin": "b", "x y": 1}) == f'settings["x y"]: is not a known key; known are {known}'
@@ -126,7 +127,8 @@ def test_bad_events() -> None:
 @pytest.mark.parametrize("events", [{"type": "x", "data": 1}, "abc", b"abc", 5, None])
 def test_not_events(events: Any) -> None:
     """One event, text or a number in place of a sequence of events is refused."""
-    with pytest.raises(EncodeError, match=r"^events: must be a sequence of mappings or events, not "):
+    kind = "None" if events is None else type(events).__name__
+    with pytest.raises(EncodeError, match=rf"^events: must be a sequence of mappings or events, not {kind}$"):
         event_inputs(events)
 
 

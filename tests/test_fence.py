@@ -47,6 +47,7 @@ owners = st.uuids().map(str) | st.text(st.characters(exclude_categories=["Cs"]),
 @example("x" * 16, MAX_EXPIRY_MS)
 @example("x", 0)
 @example("€€€€€x", 0)
+@example("W", 0)  # its token ends with an X
 def test_round_trip(owner: str, expires_at_ms: int) -> None:
     """Every owner that is accepted comes back, in at most the 36 characters that a fencing token may have."""
     check_owner(owner)
@@ -138,6 +139,13 @@ def test_long_owners(owner: str, size: int) -> None:
             f"lease owner {owner!a} takes {size} bytes and is no lower-case UUID: use a lower-case UUID such as "
             "str(uuid.uuid4()), or text of 1 to 16 bytes of UTF-8"
         )
+
+
+def test_very_long_owners() -> None:
+    """A message shows the first sixty characters of an owner."""
+    for owner in ("x" * 60 + "yz", "x" * 60 + "\ud83d"):
+        with pytest.raises(ValueError, match=rf"^lease owner '{'x' * 60}' "):
+            check_owner(owner)
 
 
 def test_other_owners() -> None:

@@ -102,6 +102,14 @@ def test_values(value: str, expected: str) -> None:
             call(value)
 
 
+def test_long_values() -> None:
+    """A message shows a name whole up to sixty characters, else its beginning."""
+    for length, shown in ((60, ascii("\0" + "x" * 59)), (61, ascii("\0" + "x" * 56) + "...")):
+        with pytest.raises(ValueError, match="NUL") as caught:
+            check_topic("\0" + "x" * (length - 1))
+        assert str(caught.value) == f"topic {shown} holds a NUL character, which S2 forbids in names"
+
+
 def test_runs_and_threads() -> None:
     """Runs and conversations have the topics that TypeScript programs use."""
     assert run_topic("run-7") == "agent.stream.run-7"

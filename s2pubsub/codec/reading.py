@@ -171,7 +171,7 @@ def _date_of(
     zone: str | None,
 ) -> datetime:
     milliseconds = int(f"{fraction or ''}000"[:3])
-    midnight_after = hour == "24" and int(minute or 0) == int(second or 0) == milliseconds == 0  # as JavaScript has it
+    midnight_after = hour == "24" and minute == "00" and int(second or 0) == milliseconds == 0  # as JavaScript has it
     moment = datetime(
         int(year),
         int(month or 1),

@@ -15,7 +15,7 @@ import attrs
 from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, override
 
-from s2pubsub.codec.strict import brief, kind_of, step_of
+from s2pubsub.codec.strict import kind_of, step_of
 from s2pubsub.errors import EncodeError
 from s2pubsub.event import Event
 
@@ -36,7 +36,6 @@ class _Mismatch(Exception):
     """A key of a mapping does not fit its class."""
 
     def __init__(self, key: Any, problem: str) -> None:
-        super().__init__(key, problem)
         self.key = key
         self.problem = problem
 
@@ -84,7 +83,7 @@ def _structure(cls: type[T], mapping: Mapping[Any, Any]) -> T:
     # older versions fail on unknown keys that are no text.
     for key in mapping:
         if key not in fields:
-            near = get_close_matches(key if isinstance(key, str) else brief(key), fields, n=1)
+            near = get_close_matches(key, fields, n=1) if isinstance(key, str) else []
             known = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(fields)}"
             raise _Mismatch(key, f"is not a known key; {known}")
     for name, field in fields.items():
@@ -130,7 +129,7 @@ def _describe(expected: Any) -> str:
         return "None"
     if get_origin(expected) is Literal:
         return " or ".join(repr(choice) for choice in get_args(expected))
-    return str(getattr(expected, "__name__", expected))
+    return str(expected.__name__)
 
 
 _CONVERTER = Converter(forbid_extra_keys=True, detailed_validation=False)
