@@ -10,7 +10,7 @@ import pytest
 
 from s2pubsub.demo.agents import Exchange, StoppedError
 from s2pubsub.demo.app import create_app
-from s2pubsub.demo.conversations import LEASE
+from s2pubsub.demo.conversations import LEASE, MAX_ANSWERS
 from s2pubsub.runs import Run
 from tests.servers import ON_EMBEDDED, Server
 from tests.waiting import LONG, eventually
@@ -119,6 +119,46 @@ def test_one_answer_at_a_time(make_client: Callable[[], Any], agent: Waiter) -> 
     eventually(lambda: go_on(other, path).status_code == 201)
 
 
+def test_so_many_answers_and_no_more(client: Any, agent: Waiter) -> None:
+    """A process writes a bounded number of answers at a time; who asks for one more is told to wait: 409."""
+    paths = [begin(client) for _ in range(MAX_ANSWERS)]
+    assert client.post("/chat", data={"question": "Me?"}, headers=OWN).status_code == 409
+    agent.go.set()
+    for path in paths:
+        assert "So Who?" in events(client, path, path.removeprefix("/chat/"))
+    eventually(lambda: client.post("/chat", data={"question": "Me?"}, headers=OWN).status_code == 303)
+
+
+def test_answers_that_were_cleaned_up(client: Any, agent: Waiter) -> None:
+    """An earlier answer that is gone is empty to the agent; with the last answer the conversation goes."""
+    agent.go.set()
+    path = begin(client)
+    first = path.removeprefix("/chat/")
+    events(client, path, first)
+    second = go_on(client, path).get_json()["runId"]
+    events(client, path, second)
+    runs = client.application.extensions["s2pubsub"].runs
+    runs.delete(first)
+    third = go_on(client, path, "So?").get_json()["runId"]
+    events(client, path, third)
+    assert agent.heard[-1] == [Exchange("Who?", ""), Exchange("And?", "So And?")]
+    for run_id in (second, third):
+        runs.delete(run_id)
+    eventually(lambda: runs.active_run(f"demo\0{first}") is None)
+    assert client.get(path).status_code == 404
+    eventually(lambda: runs.pubsub.topics() == [])
+
+
+def test_an_answer_whose_process_is_gone(make_client: Callable[[], Any], agent: Waiter) -> None:
+    """Who asks next, in any process, ends it as failed."""
+    one, other = make_client(), make_client()
+    path = begin(one, "deaf?")
+    run_id = path.removeprefix("/chat/")
+    one.application.extensions["s2pubsub"].pubsub.leases.release_lease(f"demo\0{run_id}", run_id)
+    assert go_on(other, path).status_code == 201
+    assert '"reason":"error"' in events(other, path, run_id)
+
+
 def test_a_failure_is_masked(client: Any) -> None:
     """What an agent raises ends its run; the browser is not told the text."""
     path = begin(client, "fail")
@@ -189,6 +229,25 @@ def test_headers(client: Any) -> None:
     assert response.headers["Referrer-Policy"] == "no-referrer"
     with client.get("/static/chat.js") as script:
         assert script.status_code == 200
+
+
+class Nameless(Waiter):
+    @property
+    def name(self) -> str:
+        raise RuntimeError("secret detail")
+
+
+def test_a_page_that_fails(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """The visitor is told that it has failed and nothing else, as a page or as JSON; the log has the reason."""
+    app = create_app({"S2_BASIN": "demo-basin", "S2_ENDPOINTS": server.url, "S2_ACCESS_TOKEN": "x"}, agent=Nameless())
+    client = app.test_client()
+    page = client.get("/")
+    assert page.status_code == 500
+    assert b"The demo has failed." in page.data
+    assert b"secret" not in page.data
+    assert client.get("/", headers=OWN).get_json() == {"error": "The demo has failed."}
+    assert "secret detail" in caplog.text
+    app.extensions["s2pubsub"].close()
 
 
 def test_unreachable_server(server: Server) -> None:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from s2pubsub.demo.documents import Library, parse, read_folder, shipped_documents, split_sentences, terms
+from s2pubsub.demo.documents import (
+    MAX_DOCUMENTS,
+    Library,
+    parse,
+    read_folder,
+    shipped_documents,
+    split_sentences,
+    terms,
+)
 
 
 def test_search_finds_the_passage_that_answers() -> None:
@@ -74,10 +82,20 @@ def test_folder(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_bytes(b"One\r\n\r\nThe \xff first.")
     (tmp_path / ".hidden.txt").write_text("secret")
     (tmp_path / "c.py").write_text("secret = 1")
+    (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / "link.txt").symlink_to("/etc/hostname")
     found = read_folder(tmp_path)
     assert [one.name for one in found] == ["a.md", "deep/b.TXT"]
     assert found[0].paragraphs == ("The \ufffd first.",)
+
+
+def test_a_large_folder(tmp_path: Path) -> None:
+    """So many texts are read, the first by name."""
+    for number in range(MAX_DOCUMENTS + 1):
+        (tmp_path / f"{number:04}.txt").write_text(f"Title\n\n{number}")
+    found = read_folder(tmp_path)
+    assert len(found) == MAX_DOCUMENTS
+    assert found[-1].name == f"{MAX_DOCUMENTS - 1:04}.txt"
 
 
 def test_folder_without_texts(tmp_path: Path) -> None:
