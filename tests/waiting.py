@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
-LONG = 10.0
-"""Seconds that something is given which should happen at once; only a failing test waits so long."""
+LONG = 10.0 * float(os.environ.get("TEST_PATIENCE", "1"))
+"""Seconds that something is given which should happen at once; only a failing test waits so long.
+
+Slow machines, and runs that measure coverage, multiply it by the environment variable ``TEST_PATIENCE``.
+"""
 
 
 def eventually(predicate: Callable[[], T], timeout: float = LONG, message: str = "") -> T:
