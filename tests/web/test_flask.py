@@ -139,6 +139,7 @@ def test_who_may_not_see_may_not_stop(app: Any, make_run: Any):
         ({"S2_MAX_STREAMS": True}, "max_streams"),
         ({"S2_QUEUE_SIZE": "1024"}, "queue_size"),
         ({"S2_BASIN": 5}, "basin"),
+        ({"S2_BASIN": "agent-runs", "S2_Basin": "agent-runs"}, r"config\['S2_Basin'\] is given twice"),
         ({"S2_ACCOUNT_ENDPOINT": "http://localhost:1"}, "BASIN_ENDPOINT"),
         ({"S2_ACCOUNT_ENDPOINT": 5, "S2_BASIN_ENDPOINT": 5}, r"config\['S2_ACCOUNT_ENDPOINT'\] must be str"),
         ({"S2_ACCOUNT_ENDPOINT": "localhost", "S2_BASIN_ENDPOINT": "localhost"}, "http://localhost"),

@@ -124,6 +124,9 @@ PARTS = [
     (finish("length"), [{"type": "finish", "finishReason": "length"}]),
     (finish("retry"), [{"type": "finish", "finishReason": "other"}]),
     (finish("abort"), [{"type": "abort"}, {"type": "finish", "finishReason": "other"}]),
+    (event("error", {"error": "plain"}), [{"type": "error", "errorText": "plain"}]),
+    (event("abort", {}), [{"type": "abort"}]),
+    (chunk("abort"), [{"type": "abort"}]),
     (event("finish", None), [{"type": "finish", "finishReason": "other"}]),
     (chunk("response-metadata", id="x"), []),
     (chunk("raw", x=1), []),
@@ -140,6 +143,13 @@ PARTS = [
 def test_each_event_has_its_parts(given: Event, parts: list[dict[str, Any]]):
     """The mapping from Mastra's chunks and events to the AI SDK's parts; what has none is dropped."""
     assert list(Parts().of(given)) == parts
+
+
+def test_an_abort_is_told_once():
+    """A writer's abort chunk before its end is the abort; the end does not repeat it."""
+    parts = Parts()
+    assert list(parts.of(chunk("abort"))) == [{"type": "abort"}]
+    assert list(parts.of(finish("abort"))) == [{"type": "finish", "finishReason": "other"}]
 
 
 def test_the_ui_stream_ends_with_done():

@@ -7,18 +7,21 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 import pytest
 
-from s2pubsub import sse
+from s2pubsub import Event, sse
 from s2pubsub.errors import ClosedError
 from s2pubsub.runs import Runs
 from s2pubsub.sse.shutdown import ShutdownWatch
 from tests.raw import Streams
 from tests.waiting import LONG
 from tests.web.event_source import Parser, parse
+
+MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -128,6 +131,54 @@ def test_a_dropped_stream_lets_go(runs: Runs, make_run: Any, eventually: Any):
     assert gone() is None
     assert limiter.active == 0
     eventually(lambda: runs.pubsub.stats().subscriptions == 0)
+
+
+def test_a_worker_that_is_aborted_lets_go(runs: Runs, make_run: Any):
+    """A server that gives a worker up raises SystemExit in the middle of it: the stream closes and passes it on."""
+    make_run(chunks=1)
+
+    def abort(event: Any) -> None:
+        raise SystemExit(1)
+
+    limiter = sse.Limiter(1)
+    assert limiter.take()
+    stream = sse.stream(runs.observe("run-7"), transform=abort, limiter=limiter)
+    next(stream)
+    with pytest.raises(SystemExit):
+        next(stream)
+    assert limiter.active == 0
+    assert runs.pubsub.stats().subscriptions == 0
+    assert list(stream) == []
+
+
+class Countdown:
+    """A source of a user's own: three events, then silence until it is closed."""
+
+    def __init__(self) -> None:
+        self.left = 3
+        self.closed = threading.Event()
+
+    def get(self, timeout: float | None = None) -> Event:
+        if self.left == 0 and not self.closed.wait(timeout):
+            raise TimeoutError
+        if self.closed.is_set():
+            raise ClosedError("closed")
+        self.left -= 1
+        return Event(topic="t", type="n", data=self.left, run_id="", id="e", created_at=MOMENT, index=None)
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        self.closed.set()
+
+
+def test_a_source_of_ones_own():
+    """Whatever has ``get`` and ``close`` can be streamed; without positions and without an end of its own."""
+    source = Countdown()
+    stream = sse.stream(source, heartbeat=60.0)
+    messages = parse(next(stream) + next(stream))
+    assert [(m.type, m.data, m.last_event_id) for m in messages] == [("n", "2", ""), ("n", "1", ""), ("n", "0", "")]
+    threading.Timer(0.05, stream.stop).start()
+    assert list(stream) == []
+    assert source.closed.is_set()
 
 
 @pytest.mark.parametrize("how", ["close", "stop", "client"])
