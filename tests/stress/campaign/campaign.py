@@ -34,6 +34,7 @@ class Outcome:
     verdict: Verdict
     problems: list[str]
     folder: str
+    notes: list[str] = attrs.field(factory=list)
 
     def summary(self) -> str:
         v = self.verdict
@@ -42,6 +43,7 @@ class Outcome:
             f"{len(self.problems)} problems; {v.events} events stored, {v.acknowledged} acknowledged, {v.failed} "
             f"failed, {v.stored_twice} stored twice, {v.seen} seen, {v.runs} runs, {v.grants} holds of leases",
             ", ".join(f"{kind} {count}" for kind, count in self.faults.most_common()),
+            *(f"  note: {note}" for note in self.notes),
             *(f"  PROBLEM {problem}" for problem in self.problems[:30]),
         ]
         return "\n".join([*lines, *([f"  see {self.folder}"] if self.problems else [])])
@@ -76,10 +78,11 @@ class Campaign:
                         fire.out.set()
                 fire.join()
                 problems += fire.problems
-                crew.stop_writing()
-                crew.read_until(tails(read_log(server, basin)))
+                if not fire.problems:
+                    crew.stop_writing()
+                    crew.read_until(tails(read_log(server, basin)))
             problems += crew.problems + crew.complaints()
-            verdict = judge(read_log(server, basin), all_notes(folder / "notes"))
+            verdict = Verdict() if fire.problems else judge(read_log(server, basin), all_notes(folder / "notes"))
         problems += verdict.violations
         if not problems:
             shutil.rmtree(folder, ignore_errors=True)
@@ -93,6 +96,7 @@ class Campaign:
             verdict=verdict,
             problems=problems,
             folder=str(folder),
+            notes=fire.notes,
         )
 
     def _server(self, data: Path) -> ServerProcess:

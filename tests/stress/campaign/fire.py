@@ -16,6 +16,8 @@ from tests.servers import ServerProcess
 from tests.stress.campaign.crew import Crew, Member
 from tests.stress.campaign.wire import Wire
 
+_STARTS = 5
+
 
 class Fire:
     """Burns until ``wanted`` faults have hit; then ``out`` is set."""
@@ -24,6 +26,7 @@ class Fire:
         self.out = threading.Event()
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
+        self.notes: list[str] = []
         self._crew = crew
         self._server = server
         self._seed = seed
@@ -111,5 +114,16 @@ class Fire:
             else:
                 (self._server.kill if kind == "kill" else self._server.stop)()
                 self.out.wait(chance.choice((0.0, 0.0, 2.0)) * chance.random())
-                self._server.start()
+                self._start_server()
                 self._hit("server killed" if kind == "kill" else "server restarted")
+
+    def _start_server(self) -> None:
+        """Its port may have been given to an outgoing connection meanwhile, and a busy machine be slow."""
+        for _ in range(_STARTS - 1):
+            try:
+                self._server.start()
+                return
+            except (AssertionError, RuntimeError) as error:
+                self.notes.append(f"the server did not start: {str(error)[:300]}")
+                threading.Event().wait(2.0)
+        self._server.start()
