@@ -46,6 +46,21 @@ def usage(input_tokens: int = 0, output_tokens: int = 0, total_tokens: int | Non
     return {"inputTokens": input_tokens, "outputTokens": output_tokens, "totalTokens": total}
 
 
+def total_usage(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The sum of the steps' token counts, as far as they are numbers: models leave counts out, or nest them."""
+    used = [step["usage"] for step in steps]
+    counts = ([one.get(key) for one in used] for key in ("inputTokens", "outputTokens"))
+    return usage(*(sum(count for count in each if type(count) is int) for each in counts))
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says; the run ends as well by one that cannot say it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # whatever a user's class raises here
+        return "its text cannot be had"
+
+
 def step_result(reason: str, *, is_continued: bool = False) -> dict[str, Any]:
     """How a step or a run ended."""
     return {"reason": reason, "warnings": [], "isContinued": is_continued}

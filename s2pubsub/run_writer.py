@@ -179,21 +179,21 @@ class Run:
                 }
             )
             number = len(self._steps)
-            return self._write(
-                "iteration-complete",
-                {
-                    "iteration": number,
-                    "maxIterations": number,
-                    "text": text,
-                    "toolCalls": step.calls,
-                    "toolResults": step.results,
-                    "isFinal": not continued,
-                    "finishReason": reason,
-                    "runId": self.id,
-                    "agentId": self.agent_id,
-                    "agentName": self.agent_id,
-                },
-            )
+            done = {
+                "iteration": number,
+                "maxIterations": number,
+                "text": text,
+                "toolCalls": step.calls,
+                "toolResults": step.results,
+                "isFinal": not continued,
+                "finishReason": reason,
+                "runId": self.id,
+                "agentId": self.agent_id,
+                "agentName": self.agent_id,
+            }
+            bare = {**done, "toolCalls": [], "toolResults": [], "truncated": ["toolCalls", "toolResults"]}
+            cut = {**bare, "text": text[:CUT_TEXT], "truncated": ["toolCalls", "toolResults", "text"]}
+            return self._write_what_fits("iteration-complete", done, bare, cut)
 
     def suspend(
         self,
@@ -244,7 +244,7 @@ class Run:
 
         Only the error's class and message are written, no traceback. See ``finish`` for what it raises.
         """
-        name, message = ("Error", error) if isinstance(error, str) else (type(error).__name__, str(error))
+        name, message = ("Error", error) if isinstance(error, str) else (type(error).__name__, chunks.error_text(error))
         message = message[:CUT_TEXT].encode("utf-8", "replace").decode()
         self._finish("error", None, {"name": name, "message": message}, timeout)
 
@@ -266,7 +266,11 @@ class Run:
             self._end_text()
             if error is not None:
                 self._write("chunk", chunks.chunk(self.id, "error", {"error": dict(error)}))
-            self._write_end(chunks.finish(chunks.join_text(self._texts), reason, usage or self._usage(), self._steps))
+            self._write_end(
+                chunks.finish(
+                    chunks.join_text(self._texts), reason, usage or chunks.total_usage(self._steps), self._steps
+                )
+            )
             self._ended = True
             if self._work is not None:
                 self._work.note(outcome=reason)
@@ -277,23 +281,21 @@ class Run:
             self._on_end(self)
 
     def _write_end(self, data: dict[str, Any]) -> None:
-        """Publish the finish event, cut down as far as a record's limit needs it."""
-        output = data["output"]
-        try:
-            self._write("finish", data)
-            return
-        except EncodeError as error:
-            if error.path != "event":
-                raise
-        try:
-            self._write("finish", {**data, "output": {**output, "steps": [], "truncated": ["steps"]}})
-        except EncodeError:
-            cut = {**output, "steps": [], "text": output["text"][:CUT_TEXT], "truncated": ["steps", "text"]}
-            self._write("finish", {**data, "output": cut})
+        """Publish the finish event, cut down as far as a record's limits need it."""
+        bare = {**data["output"], "steps": [], "truncated": ["steps"]}
+        cut = {**bare, "text": bare["text"][:CUT_TEXT], "truncated": ["steps", "text"]}
+        self._write_what_fits("finish", data, {**data, "output": bare}, {**data, "output": cut})
 
-    def _usage(self) -> dict[str, int]:
-        used = [step["usage"] for step in self._steps]
-        return chunks.usage(*(sum(int(u.get(key, 0)) for u in used) for key in ("inputTokens", "outputTokens")))
+    def _write_what_fits(self, type: str, *versions: dict[str, Any]) -> Future[Event]:
+        """Publish the first of ``versions`` that is stored: what was written in parts may not fit one event, by its
+        size, by the number of its values, or since it lies one level deeper in it.
+        """
+        for version in versions[:-1]:
+            try:
+                return self._write(type, version)
+            except EncodeError:
+                pass
+        return self._write(type, versions[-1])
 
     # -- abort requests ------------------------------------------------------------------------------------------
 

@@ -92,8 +92,12 @@ def test_a_run_has_the_events_that_typescript_readers_need(runs: Runs, pubsub: S
     assert [event.index for event in events] == list(range(11))
 
 
-def test_starting_stores_the_first_event_and_claims_the_id(runs: Runs, pubsub: S2PubSub) -> None:
-    """When start returns the run exists for everybody; a second start of the id is refused and writes nothing."""
+def test_starting_stores_the_first_event_and_claims_the_id(
+    runs: Runs, pubsub: S2PubSub, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When start returns the run exists for everybody; a second start of the id is refused, writes nothing, and is no
+    outage to log.
+    """
     run = runs.start("run-7")
     assert pubsub.tail(run_topic("run-7")) == 1
     with pytest.raises(RunExistsError) as info:
@@ -103,6 +107,7 @@ def test_starting_stores_the_first_event_and_claims_the_id(runs: Runs, pubsub: S
     with pytest.raises(RunExistsError):
         runs.start("run-7")
     assert types(pubsub.get_history(run_topic("run-7"))) == ["start", "finish"]
+    assert caplog.records == []
 
 
 def test_many_starts_of_one_id_have_one_winner(runs: Runs) -> None:
@@ -184,6 +189,58 @@ def test_an_end_too_large_for_a_record_is_cut_down(runs: Runs) -> None:
     end = list(runs.observe(run.id))[-1]
     assert end.data["output"]["truncated"] == ["steps", "text"]
     assert runs.observe(run.id).result().text == "€" * 480_000
+
+
+def test_steps_that_do_not_fit_one_event(runs: Runs) -> None:
+    """What was stored in parts may be too much for one event by its size, its values or its depth: the ends of a step
+    and of the run leave it out and say so.
+    """
+    deep: list[Any] = []
+    for _ in range(97):
+        deep = [deep]
+    for results in (["x" * 600_000] * 2, [[0] * 300_000] * 2, [deep]):
+        with runs.start() as run:
+            run.step_start()
+            for result in results:
+                run.tool_result("c", "read", {}, result)
+            run.step_finish()
+        events = list(runs.observe(run.id))
+        assert types(events)[-3:] == ["step-finish", "iteration-complete", "finish"]
+        assert events[-2].data["toolResults"] == []
+        assert events[-2].data["truncated"] == ["toolCalls", "toolResults"]
+        assert events[-1].data["output"]["truncated"] == ["steps"]
+    with runs.start() as run:
+        run.step_start()
+        for _ in range(12):
+            run.text("€" * 40_000)
+        run.step_finish()
+    last = list(runs.observe(run.id))[-2]
+    assert last.data["truncated"] == ["toolCalls", "toolResults", "text"]
+
+
+def test_token_counts_that_are_none(runs: Runs) -> None:
+    """Counts that a model leaves out or nests are kept with their step and add nothing to the run's."""
+    odd = {"inputTokens": None, "outputTokens": {"total": 5}, "totalTokens": None}
+    with runs.start() as run:
+        for used in (odd, {"inputTokens": 3, "outputTokens": 2}):
+            run.step_start()
+            run.step_finish(usage=used)
+    result = runs.observe(run.id).result()
+    assert result.usage == {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}
+    assert result.steps[0]["usage"] == odd
+
+
+def test_an_error_that_cannot_say_what_it_is(runs: Runs) -> None:
+    """It ends the run as failed like any other."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise TypeError
+
+    with pytest.raises(Mute), runs.start() as run:
+        raise Mute
+    result = runs.observe(run.id).result()
+    assert result.error == {"name": "Mute", "message": "its text cannot be had"}
 
 
 def test_a_run_is_continued_by_another_writer_and_two_are_found_out(runs: Runs) -> None:
