@@ -189,7 +189,8 @@ class HeldLeases:
             if self._closing:
                 raise ClosedError("the client is closed")
             self._holdings.add(holding)
-        work = None if tracing.tracer is None else tracing.tracer.lease(holding.register.key, holding.owner)
+        tracer = tracing.tracer
+        work = None if tracer is None else tracer.lease(holding.register.key, holding.owner)
         try:
             holding.start(self._forget if work is None else partial(self._forget_traced, work))
         except BaseException:

@@ -272,9 +272,10 @@ class Publisher:
         """
         if timeout.__class__ is not float or not timeout >= 0:  # the common case costs nothing
             check_timeout(timeout)
-        if tracing.tracer is None or self._carried is not None:
+        tracer = tracing.tracer
+        if tracer is None or self._carried is not None:
             return self._take(type, data, run_id, timeout, self._carried)
-        work = tracing.tracer.sending(self._topic, 1)
+        work = tracer.sending(self._topic, 1)
         try:
             pending = self._take(type, data, run_id, timeout, work.carried)
         except BaseException as error:

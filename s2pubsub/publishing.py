@@ -80,9 +80,10 @@ def publish_many(
     def carrying(extra: Mapping[str, str]) -> list[Event]:
         return _append(engine, topic, stream, [attrs.evolve(e, extra={**e.extra, **extra}) for e in inputs], deadline)
 
-    if tracing.tracer is None:
+    tracer = tracing.tracer
+    if tracer is None:
         return _append(engine, topic, stream, inputs, deadline)
-    return tracing.send(tracing.tracer, topic, len(inputs), carrying)
+    return tracing.send(tracer, topic, len(inputs), carrying)
 
 
 def _append(engine: Engine, topic: str, stream: str, inputs: Sequence[EventInput], deadline: Deadline) -> list[Event]:

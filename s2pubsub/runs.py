@@ -163,8 +163,8 @@ class Runs:
         publisher = self.pubsub.publisher(topic, exactly_once=True, first_index=first_index)
         watch = AbortWatch(self.pubsub, run_id, self.pubsub.logger)
         run = Run(run_id, topic, self.agent_id, publisher, watch, self._clean_up_later, text=text)
-        if tracing.tracer is not None:
-            run.trace(tracing.tracer.run(run_id, self.agent_id))
+        if (tracer := tracing.tracer) is not None:
+            run.trace(tracer.run(run_id, self.agent_id))
         return run
 
     def _let_go(self, run: Run) -> None:

@@ -265,10 +265,11 @@ class Calls:
 
     def _call(self, event: Event) -> None:
         try:
-            if tracing.tracer is None:
+            tracer = tracing.tracer  # which somebody may take away meanwhile
+            if tracer is None:
                 self._callback(event)
             else:
-                with tracing.tracer.processing(event):
+                with tracer.processing(event):
                     self._callback(event)
         except BaseException as error:  # noqa: BLE001  # SystemExit too: a callback cannot end our thread
             error.add_note(f"in the callback for event {event.index} of topic {self._topic!r}")

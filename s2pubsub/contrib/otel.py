@@ -45,7 +45,8 @@ def uninstrument() -> None:
 
 def processing(event: Event) -> AbstractContextManager[object]:
     """A ``with`` block as the consumer's span of ``event``. Without ``instrument()`` it does nothing."""
-    return _nothing() if tracing.tracer is None else tracing.tracer.processing(event)
+    tracer = tracing.tracer
+    return _nothing() if tracer is None else tracer.processing(event)
 
 
 def producer_of(event: Event) -> trace.SpanContext | None:
