@@ -22,7 +22,8 @@ from s2pubsub.topic import is_durable
 if TYPE_CHECKING:
     from s2pubsub.client import S2PubSub
 
-_LINES_AT_ONCE = 500
+_READ = 2**16
+"""Bytes of standard input that are read, and published, at once."""
 
 _IN_THE_SHELL = {
     "pass basin= or set S2_BASIN": "give --basin or set S2_BASIN",
@@ -168,13 +169,16 @@ def _publish(options: argparse.Namespace) -> int:
             inputs = [_input(options, options.data, "--data")]
             _print_events(pubsub.publish_many(options.topic, inputs, timeout=options.timeout), options.json)
             return 0
-        for lines in _chunks(enumerate(sys.stdin, 1), _LINES_AT_ONCE):
-            inputs = [_input(options, line, f"line {number}") for number, line in lines if line.strip()]
+        number = 0
+        for lines in _lines_as_they_come():
+            inputs = [_input(options, line, f"line {number + i}") for i, line in enumerate(lines, 1) if line.strip()]
+            number += len(lines)
             _print_events(pubsub.publish_many(options.topic, inputs, timeout=options.timeout), options.json)
+            sys.stdout.flush()
     return 0
 
 
-def _input(options: argparse.Namespace, text: str, where: str) -> dict[str, Any]:
+def _input(options: argparse.Namespace, text: str | bytes, where: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -182,15 +186,15 @@ def _input(options: argparse.Namespace, text: str, where: str) -> dict[str, Any]
     return {"type": options.type, "data": data, "run_id": options.run_id}
 
 
-def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    chunk = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def _lines_as_they_come() -> Iterator[list[bytes]]:
+    """Standard input, all the lines at once that are there: those of a slow pipe do not wait for others."""
+    rest = b""
+    while piece := os.read(sys.stdin.fileno(), _READ):
+        *lines, rest = (rest + piece).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
 
 
 def _tail(options: argparse.Namespace) -> int:

@@ -54,6 +54,28 @@ def test_a_topic_from_the_shell(command: Command, pubsub: S2PubSub) -> None:
     assert command("history", TOPIC).stdout == ""
 
 
+def test_lines_of_a_slow_pipe(environment: dict[str, str], pubsub: S2PubSub) -> None:
+    """Each line is published when it comes, the last one without its end, too; a wrong one is named by its number."""
+    line = [sys.executable, "-m", "s2pubsub", "publish", TOPIC]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, env=environment, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number, text in enumerate((b"1\n", b'\n"t', b'wo"\n[3]\n')):
+            process.stdin.write(text)
+            process.stdin.flush()
+            if number != 1:
+                assert process.stdout.readline().endswith((b"1\n", b'"two"\n'))
+        _, said = process.communicate(b"4\n\xff{\n", LONG)
+    assert process.returncode == 1
+    assert b"line 6 is not JSON" in said
+    assert [event.data for event in pubsub.get_history(TOPIC)][:3] == [1, "two", [3]]
+    with subprocess.Popen(line, env=environment, **pipes) as process:
+        out, said = process.communicate(b"5", LONG)
+    assert (process.returncode, said) == (0, b"")
+    assert out.endswith(b"\t5\n")
+
+
 def test_following_a_topic(command: Command, pubsub: S2PubSub) -> None:
     """``tail --offset --count`` prints so many events from there and ends; ``check`` and ``ensure-basin`` say yes."""
     for number in range(4):
