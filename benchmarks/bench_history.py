@@ -111,7 +111,7 @@ def lengths() -> Iterator[Row]:
         ours, shortest = (median(found[what, events]) * 1e3 for events in (length, LENGTHS[0]))
         bound = None if length == LENGTHS[0] else FLAT
         row = Row(f"{what}, {length:,} events", ours, "ms", shortest, f"{LENGTHS[0]:,} events", at_most=bound)
-        yield attrs.evolve(row, line=f"{what}, ms", x=length)
+        yield attrs.evolve(row, line=f"{what}, ms", x=length, x_name="events in the topic")
 
 
 # -- memory of a whole history ---------------------------------------------------------------------------------------

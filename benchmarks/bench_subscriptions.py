@@ -104,7 +104,8 @@ def costs(count: int) -> Iterator[Row]:
     def row(name: str, figure: str, unit: str, peer_name: str, scale: float, at_most: float, line: str) -> Row:
         ours_middle, their_middle = (median([getattr(cost, figure) * scale for cost in side]) for side in (mine, peer))
         limit = at_most if count > 1 else None  # the first one pays for what all share
-        return Row(name, ours_middle, unit, their_middle, peer_name, at_most=limit, absolute=True, line=line, x=count)
+        found = Row(name, ours_middle, unit, their_middle, peer_name, at_most=limit, absolute=True)
+        return attrs.evolve(found, line=line, x=count, x_name="subscriptions")
 
     yield row(f"{count} idle: memory of each", "each_kib", "KiB", "raw SDK read session", 1, 120, "memory of each, KiB")
     opened = f"{count}: opened from {THREADS} threads"

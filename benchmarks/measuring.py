@@ -13,7 +13,9 @@ import json
 import multiprocessing
 import os
 import platform
+import re
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -49,7 +51,7 @@ class Missing(Exception):
 class Row:
     """One figure. ``at_most`` or ``at_least`` bound ``ratio``; without a peer, or if ``absolute``, they bound ``ours``.
 
-    Rows with the same ``line`` are points of one line in the topic's picture, at ``x``.
+    Rows with the same ``line`` are points of one line in the topic's picture, at ``x``, which ``x_name`` says.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Row:
     absolute: bool = False
     line: str = ""
     x: float = 0
+    x_name: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -151,6 +154,13 @@ def machine() -> dict[str, str]:
         except PackageNotFoundError:
             facts[name] = "checkout"
     return {**facts, **versions}
+
+
+def note_version(name: str, command: Sequence[str]) -> None:
+    """Add to ``versions`` what a program says when it is asked for its version."""
+    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\d+\.\d+\.\d+", shown)
+    versions[name] = found[0] if found else "unknown"
 
 
 def described(facts: Mapping[str, str]) -> str:

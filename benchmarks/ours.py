@@ -7,7 +7,6 @@ What is measured against a peer is measured here by one function for both, where
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import threading
 import time
 import uuid
@@ -17,7 +16,7 @@ from typing import Any
 
 import s2_sdk
 
-from benchmarks.measuring import Missing, percentile, usual, versions
+from benchmarks.measuring import Missing, note_version, percentile, usual
 from s2pubsub import S2PubSub
 from s2pubsub.codec import encode
 from tests.servers import MISSING_LITE, LiteServer, find_lite
@@ -34,8 +33,7 @@ def lite(flush: str | None = "5ms", local_root: Path | None = None) -> Iterator[
     program = find_lite()
     if program is None:
         raise Missing(MISSING_LITE)
-    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    versions["s2 lite"] = shown.stdout.split()[-1] if shown.stdout else "unknown"
+    note_version("s2 lite", [program, "--version"])
     with LiteServer(flush=flush, local_root=local_root) as server:
         with client(server.url) as pubsub:
             pubsub.ensure_basin()

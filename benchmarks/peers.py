@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.measuring import Missing, versions
+from benchmarks.measuring import Missing, note_version, versions
 from tests.servers import free_port
 
 CACHE = Path(os.environ.get("S2PUBSUB_BENCH_CACHE", Path.home() / ".cache" / "s2pubsub-benchmarks"))
@@ -45,12 +44,6 @@ def _running(command: list[str], port: int, cwd: str | None = None) -> Iterator[
             process.wait()
 
 
-def _note(name: str, command: list[str]) -> None:
-    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found = re.search(r"\d+\.\d+\.\d+", shown)
-    versions[name] = found[0] if found else "unknown"
-
-
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     for _ in range(200):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
@@ -68,7 +61,7 @@ def redis() -> Iterator[int]:
     if program is None:
         raise Missing("redis-server is missing: apt-get install redis-server")
     port = free_port()
-    _note("redis-server", [program, "--version"])
+    note_version("redis-server", [program, "--version"])
     with tempfile.TemporaryDirectory() as folder:
         options = ["--port", str(port), "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", folder]
         with _running([program, *options], port):
@@ -82,7 +75,7 @@ def nats() -> Iterator[int]:
     if program is None:
         raise Missing("nats-server is missing: go install github.com/nats-io/nats-server/v2@latest")
     port = free_port()
-    _note("nats-server", [program, "--version"])
+    note_version("nats-server", [program, "--version"])
     with (
         tempfile.TemporaryDirectory() as folder,
         _running([program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", folder], port),
@@ -105,7 +98,7 @@ def durable_streams() -> Iterator[int]:
             raise Missing("npm install @durable-streams/server failed")
     manifest = json.loads((folder / "node_modules" / "@durable-streams" / "server" / "package.json").read_text())
     versions["@durable-streams/server"] = manifest["version"]
-    _note("its node", [node, "--version"])
+    note_version("its node", [node, "--version"])
     (folder / "server.mjs").write_text(_DURABLE_STREAMS, encoding="utf-8")
     port = free_port()
     with _running([node, "server.mjs", str(port)], port, cwd=str(folder)):

@@ -43,6 +43,7 @@ def draw(path: Path, title: str, rows: list[Row]) -> None:
 def _draw_lines(axes: Any, lines: dict[str, list[Row]]) -> None:
     for name, points in lines.items():
         axes.plot([row.x for row in points], [row.ours for row in points], marker="o", label=name)
+        axes.set_xlabel(points[0].x_name, fontsize=8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(visible=True, which="major", alpha=0.3)
@@ -60,7 +61,7 @@ def _draw_bars(axes: Any, rows: list[Row]) -> None:
         values.append(row.ratio if on_ratio else row.ours / bound)
         bounds.append(bound if on_ratio else 1)
     axes.barh(labels, values, color=[_COLOURS[row.holds] for row in rows])
-    axes.set_xlim(0, min(max(values), 4) * 1.15)
+    axes.set_xlim(0, min(max(1, *values), 4) * 1.15)
     for place, (value, bound) in enumerate(zip(values, bounds, strict=True)):
         if bound is not None:
             axes.plot([bound, bound], [place - 0.4, place + 0.4], color="black", linewidth=2)
