@@ -50,7 +50,7 @@ _STDERR = pytest.StashKey[int]()
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """End the run with every thread's stack when a test, its fixtures included, hangs."""
     marker = item.get_closest_marker("limit")
-    limit = float(marker.args[0]) if marker else HANG_LIMIT
+    limit = (float(marker.args[0]) if marker else HANG_LIMIT) * waiting.PATIENCE
     if sys.gettrace() is None:
         faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[_STDERR])
     try:

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LONG = 10.0 * float(os.environ.get("TEST_PATIENCE", "1"))
-"""Seconds that something is given which should happen at once; only a failing test waits so long.
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
+"""What the limits of tests are multiplied by: for slow machines, and for runs that measure coverage."""
 
-Slow machines, and runs that measure coverage, multiply it by the environment variable ``TEST_PATIENCE``.
-"""
+LONG = 10.0 * PATIENCE
+"""Seconds that something is given which should happen at once; only a failing test waits so long."""
 
 
 def eventually(predicate: Callable[[], T], timeout: float = LONG, message: str = "") -> T:
