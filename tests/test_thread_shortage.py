@@ -15,6 +15,7 @@ from s2pubsub.agent import DurableAgent
 from s2pubsub.runs import Runs
 from s2pubsub.runtime.deadline import NEVER
 from s2pubsub.runtime.timer import Timer
+from s2pubsub.server import LocalServer
 from s2pubsub.sse import stream
 from s2pubsub.sse.bridge import AsyncEventStream
 from s2pubsub.sse.shutdown import ShutdownWatch
@@ -104,6 +105,16 @@ def test_the_watch_over_streams() -> None:
     assert second.stopped.wait(LONG)
     watch.discard(first)
     watch.discard(second)
+
+
+def test_the_embedded_server() -> None:
+    """It does not start, and can be started later."""
+    server = LocalServer()
+    with shortage(), pytest.raises(RuntimeError, match=REASON):
+        server.start()
+    assert server.closed
+    with server, S2PubSub(basin="agent-runs", access_token="any", endpoints=server.url) as pubsub:
+        pubsub.ensure_basin()
 
 
 @ON_EMBEDDED

@@ -63,18 +63,18 @@ class LocalServer:
             if self._thread is not None:
                 return
             running = _Running(self._data, self._required_token, self._host, self._wanted_port)
-            self._thread = threading.Thread(target=running.run, name="s2pubsub-server", daemon=True)
-            self._thread.start()
-            if not running.started.wait(_START_TIMEOUT):
+            thread = threading.Thread(target=running.run, name="s2pubsub-server", daemon=True)
+            thread.start()
+            try:
+                if not running.started.wait(_START_TIMEOUT):
+                    raise RuntimeError("the embedded server did not start in time")
+            except BaseException:  # Ctrl-C, too
                 running.request_stop(0.0)
-                self._thread = None
-                raise RuntimeError("the embedded server did not start in time")
+                raise
             if running.failure is not None:
-                self._thread.join()
-                self._thread = None
+                thread.join()
                 raise running.failure
-            self._running = running
-            self._port = running.port
+            self._thread, self._running, self._port = thread, running, running.port
 
     def close(self, timeout: float = 5.0) -> None:
         """Stop: live sessions end with a last word, then connections are closed; at most ``timeout`` seconds."""
@@ -139,6 +139,7 @@ class _Running:
         self._token = token
         self._host = host
         self._grace = 0.0
+        self._stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
 
@@ -156,6 +157,7 @@ class _Running:
     def request_stop(self, grace: float) -> None:
         """Make `run` end within about ``grace`` seconds. From any thread."""
         self._grace = grace
+        self._stopped = True
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None:
             try:
@@ -165,6 +167,8 @@ class _Running:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._stopped:  # before it had begun
+            return
         store = self._open_store()
         try:
             application = Application(store, self._token)

@@ -174,11 +174,14 @@ def test_a_deleted_basin_takes_its_streams_along(tmp_path: Path) -> None:
 
 
 def test_the_command_says_how_to_reach_it_and_stops_on_a_signal(tmp_path: Path) -> None:
-    """It prints the environment within a second, serves the basin asked for, and ends in good order on SIGTERM."""
+    """It prints the environment within a second, serves the basin asked for, and ends in good order on SIGTERM.
+
+    A proxy that the environment names is none of its business.
+    """
     arguments = ["--port", "0", "--data", str(tmp_path), "--basin", "my-own-basin", "--token", "secret"]
     began = time.perf_counter()
     command = [sys.executable, "-m", "s2pubsub.server", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(5)]
