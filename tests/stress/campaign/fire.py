@@ -87,7 +87,7 @@ class Fire:
             with member.lock:
                 if not member.running:
                     continue
-                kind = chance.choices(("stop", "kill", "fork"), (60, 15, 25))[0]
+                kind = chance.choices(("stop", "kill", "fork"), (66, 14, 20))[0]
                 if kind == "stop":
                     member.signal(signal.SIGSTOP)
                     self.out.wait(chance.choice((0.05, 0.5, 3.0)) * chance.random())

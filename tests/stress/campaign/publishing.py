@@ -6,12 +6,15 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from s2pubsub import Event, S2PubSubError, StoreError
+from s2pubsub import Event, OperationTimeoutError, S2PubSubError, StoreError
 from s2pubsub.publisher import Publisher
-from tests.stress.campaign.worker import LONG, Desk, expect_closed
+from tests.stress.campaign.worker import Desk, expect_closed
 
+T = TypeVar("T")
+
+PATIENCE = 10.0
 _EVENTS_A_PUBLISHER = 150
 _PADDING = ("", "", "", "x" * 200, "y" * 20_000)
 
@@ -80,7 +83,7 @@ class Publishing:
             number += 1
             self.open = publisher = desk.pubsub.publisher(topic, max_in_flight=chance.choice((1, 8, 1024)))
             _feed(desk, publisher, by, chance)
-            publisher.close(LONG)
+            _finish(publisher)
 
     def finish_reading(self) -> None:
         """It reads nothing."""
@@ -96,9 +99,23 @@ def _feed(desk: Desk, publisher: Publisher, by: str, chance: random.Random) -> N
         if desk.stop.is_set():
             return
         data = {"by": by, "n": n, "pad": chance.choice(_PADDING)}
-        future = publisher.publish(type="p", data=data, timeout=LONG)
+        future = _insist(lambda data=data: publisher.publish(type="p", data=data, timeout=PATIENCE))
         future.add_done_callback(partial(note_future, desk.note, publisher.topic, by, n))
         desk.pause(chance)
+
+
+def _finish(publisher: Publisher) -> None:
+    _insist(lambda: publisher.flush(PATIENCE))
+    publisher.close(PATIENCE)
+
+
+def _insist(work: Callable[[], T]) -> T:
+    """Do it again when it was too slow: an outage may last. What never ends is found at the end of the campaign."""
+    while True:
+        try:
+            return work()
+        except OperationTimeoutError:
+            continue
 
 
 class Exact:
@@ -126,7 +143,7 @@ class Exact:
             number += 1
             try:
                 _feed(desk, publisher, by, chance)
-                publisher.close(LONG)
+                _finish(publisher)
             except StoreError as error:
                 # What its killed predecessor had on the wire may come after we have looked for the tail.
                 if error.code != "second_writer" or desk.task.life == 0 or number > 3:
