@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from s2pubsub import ClosedError, LocalPubSub, S2PubSub
+from s2pubsub import ClosedError, LocalPubSub, S2PubSub, StoreError
 from s2pubsub.agent import DurableAgent
 from s2pubsub.runs import Runs
 from s2pubsub.runtime.deadline import NEVER
@@ -19,6 +19,7 @@ from s2pubsub.server import LocalServer
 from s2pubsub.sse import stream
 from s2pubsub.sse.bridge import AsyncEventStream
 from s2pubsub.sse.shutdown import ShutdownWatch
+from tests.faults import FaultProxy
 from tests.servers import ON_EMBEDDED
 from tests.waiting import LONG, eventually
 
@@ -129,6 +130,24 @@ def test_durable_subscriptions(warm: S2PubSub) -> None:
     assert warm.stats().leases == 0
     with warm.subscribe_from_offset(TOPIC, 0) as events:
         assert events.get(LONG).data == 1
+
+
+@ON_EMBEDDED
+def test_a_reader_that_has_to_connect_again(make_pubsub: Callable[..., S2PubSub], proxy: FaultProxy) -> None:
+    """Looking a host up takes a thread: it is waited for as for a server, and nothing is missed."""
+    through = make_pubsub(endpoints=proxy.url.replace("127.0.0.1", "localhost"), access_token="test")
+    through.publish(TOPIC, type="a", data=0)
+    with through.subscribe_from_offset(TOPIC, 0) as events:
+        assert events.get(LONG).data == 0
+        with shortage():
+            proxy.cut()
+            eventually(lambda: through.stats().reconnects >= 2)
+            with pytest.raises(StoreError, match=REASON) as caught:
+                through.publish(TOPIC, type="a", data=-1, timeout=0.3)
+            assert caught.value.outcome == "not_stored"
+        for number in (1, 2):
+            through.publish(TOPIC, type="a", data=number)
+            assert events.get(LONG).data == number
 
 
 @ON_EMBEDDED

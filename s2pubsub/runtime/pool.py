@@ -7,12 +7,14 @@ as soon as there is nothing to do.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from s2pubsub.errors import ClosedError
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.worker import Worker
 
@@ -35,6 +37,7 @@ class Pool:
 
         Raises:
             ClosedError: no thread can be started, since the interpreter is ending.
+            OSError: none can be started now, as a connection cannot be made now: whoever asks tries again.
         """
         future: Future[T] = Future()
         job = (future, action)
@@ -47,12 +50,14 @@ class Pool:
         try:
             self._threads.add(worker)
             worker.start()
-        except BaseException:
+        except BaseException as error:
             with self._lock:
                 self._running -= 1
                 self._threads.discard(worker)
                 if job in self._jobs:
                     self._jobs.remove(job)
+            if isinstance(error, ClosedError) and "shutdown" not in str(error):
+                raise OSError(errno.EAGAIN, str(error)) from error
             raise
         return future
 
