@@ -30,7 +30,7 @@ from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.stats import Counters
-from s2pubsub.store import Batch, Reader, Store
+from s2pubsub.store import Batch, End, Reader, Record, Store
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ class Follower:
         opened_at = time.monotonic()
         try:
             if self._opened and self._next_index > 0:
-                self._incarnation.check(self._await)
+                self._incarnation.check(self._look_up)
             self._opened = True
             reader = self._open()
             try:
@@ -166,6 +166,7 @@ class Follower:
         return self._feed.store.open(
             self._feed.stream,
             self._next_index,
+            self._feed.wake.set,
             limit=limit,
             wait=wait,
             clamp=not self._reached,
@@ -175,16 +176,14 @@ class Follower:
 
     def _read(self, reader: Reader, schedule: RetryCallState) -> str:
         feed = self._feed
-        expected: int | None = None
         while True:
-            answer = self._await(reader.request())
+            answer = self._next_answer(reader)
             if isinstance(answer, str):
                 return answer
             self._outage.over()
             self._incarnation.note()
             if answer.records:
                 schedule.attempt_number = 1
-                expected = self._check_contiguous(answer, expected)
                 self._hand_on(answer)
             caught_up_at = answer.caught_up_at
             del answer  # its records need not stay in memory while the sink is full
@@ -195,47 +194,51 @@ class Follower:
                 if self._limited_reads is not None:
                     return "caught_up"
 
-    def _await(self, answer: Future[T]) -> T:
-        """What the store answers; local events are delivered while it is outstanding.
+    def _next_answer(self, reader: Reader) -> Batch | End:
+        while (answer := reader.take()) is None:
+            self._wait()
+        return answer
 
-        Raises:
-            ClosedError: told to stop meanwhile.
-        """
-        feed = self._feed
-        answer.add_done_callback(lambda _: feed.wake.set())
+    def _look_up(self, answer: Future[T]) -> T:
+        answer.add_done_callback(lambda _: self._feed.wake.set())
         while not answer.done():
-            feed.wake.wait()
-            feed.sink.deliver_local()
-            if feed.stop.is_set():  # even if the answer is there by now: this was the wake-up for the stop
-                raise ClosedError(f"the subscription to topic {feed.topic!r} is closed")
+            self._wait()
         if answer.cancelled():
             raise ClosedError("the client is closed")
         return answer.result()
 
+    def _wait(self) -> None:
+        """Wait until something has happened; deliver local events meanwhile.
+
+        Raises:
+            ClosedError: told to stop.
+        """
+        feed = self._feed
+        feed.wake.wait()
+        feed.sink.deliver_local()
+        if feed.stop.is_set():  # even if an answer is there by now: this was the wake-up for the stop
+            raise ClosedError(f"the subscription to topic {feed.topic!r} is closed")
+
     def _hand_on(self, batch: Batch) -> None:
         records = batch.records
-        if records[0].seq_num < self._next_index:  # clamped to the tail: the offset has not been reached yet
-            records = [record for record in records if record.seq_num >= self._next_index]
-        if not records:
-            return
+        self._check_contiguous(records)
         events, error = decode_batch(self._feed.topic, records)
         self._reached = True
         self._next_index = error.index if error is not None else records[-1].seq_num + 1
         self._feed.counters.delivered += len(events)
-        self._feed.sink.deliver(events, sum(len(record.body) for record in records), self._next_index)
+        self._feed.sink.deliver(events, batch.size, self._next_index)
         if error is not None:
             raise error
 
     # -- what ends it --------------------------------------------------------------------------------------------
 
-    def _check_contiguous(self, batch: Batch, expected: int | None) -> int:
-        first, last = batch.records[0].seq_num, batch.records[-1].seq_num
-        if first > max(self._next_index, expected or 0):
+    def _check_contiguous(self, records: list[Record]) -> None:
+        first, last = records[0].seq_num, records[-1].seq_num
+        if first > self._next_index:
             raise ReplayGapError(self._feed.topic, self._next_index, first)
-        if last - first + 1 != len(batch.records):
-            hole = next(i for i, record in enumerate(batch.records) if record.seq_num != first + i)
-            raise ReplayGapError(self._feed.topic, first + hole, batch.records[hole].seq_num)
-        return last + 1
+        if last - first + 1 != len(records):
+            hole = next(i for i, record in enumerate(records) if record.seq_num != first + i)
+            raise ReplayGapError(self._feed.topic, first + hole, records[hole].seq_num)
 
     def _check_nothing_skipped(self, tail: int) -> None:
         if tail > self._next_index:

@@ -20,8 +20,9 @@ from s2pubsub.incarnation import Incarnation
 from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.loop import Log
+from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
-from s2pubsub.store import PastTailError, Reader, Record, Store
+from s2pubsub.store import Batch, End, PastTailError, Reader, Record, Store
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class HistoryReader:
         self._logger = logger
         self._tail = 0
         self._reader: Reader | None = None
+        self._wake = Wake()
         self._incarnation = Incarnation(store, topic, stream)
 
     def batches(self) -> Iterator[list[Event]]:
@@ -126,15 +128,16 @@ class HistoryReader:
         try:
             while True:
                 if self._reader is None:
-                    self._incarnation.check(lambda look_up: self._await(look_up, deadline))
+                    self._incarnation.check(lambda look_up: self._look_up(look_up, deadline))
                     self._reader = self._store.open(
                         self._stream,
                         self._next_index,
+                        self._wake.set,
                         limit=(self._tail - self._next_index, None),
                         stop=self._stop,
                         deadline=deadline,
                     )
-                answer = self._await(self._reader.request(), deadline)
+                answer = self._next_answer(self._reader, deadline)
                 if isinstance(answer, str):
                     self._close()
                     if answer == "ended":
@@ -150,13 +153,22 @@ class HistoryReader:
                 raise TopicGoneError(self._topic) from error
             raise
 
-    def _await(self, answer: Future[T], deadline: Deadline) -> T:
+    def _next_answer(self, reader: Reader, deadline: Deadline) -> Batch | End:
+        while (answer := reader.take()) is None:
+            if not self._wake.wait(deadline.remaining()):
+                raise self._late()
+        return answer
+
+    def _look_up(self, answer: Future[T], deadline: Deadline) -> T:
         wait([answer], deadline.remaining())
         if answer.cancelled():
             raise ClosedError("the client is closed")
         if not answer.done():
-            raise OperationTimeoutError(f"history of topic {self._topic!r} did not come within {self._timeout} s")
+            raise self._late()
         return answer.result()
+
+    def _late(self) -> OperationTimeoutError:
+        return OperationTimeoutError(f"history of topic {self._topic!r} did not come within {self._timeout} s")
 
     def _close(self) -> None:
         if self._reader is not None:

@@ -33,8 +33,10 @@ class Incarnation:
         return self._first is not None
 
     def note(self) -> None:
-        """The stream is there: ask, without waiting for the answer, which one it is. Later calls do nothing."""
-        if self._first is None:
+        """The stream is there: ask, without waiting for the answer, which one it is. Later calls do nothing, unless the
+        answer was lost.
+        """
+        if self._first is None or _lost(self._first):
             self._first = self._store.find_for_reader(self._stream)
 
     def check(self, wait: Callable[[LookUp], StreamInfo | None]) -> None:
@@ -48,9 +50,13 @@ class Incarnation:
             raise TopicGoneError(self._topic)
 
 
+def _lost(look_up: LookUp) -> bool:
+    return look_up.done() and (look_up.cancelled() or look_up.exception() is not None)
+
+
 def _created_at(look_up: LookUp | None) -> datetime | None:
     """None where the answer did not come."""
-    if look_up is None or not look_up.done() or look_up.cancelled() or look_up.exception() is not None:
+    if look_up is None or not look_up.done() or _lost(look_up):
         return None
     found = look_up.result()
     return None if found is None else found.created_at

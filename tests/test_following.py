@@ -16,28 +16,14 @@ from s2pubsub.subscription import Queue
 from tests.waiting import LONG
 
 
-class Answer(Future[Batch]):
-    """An answer that comes together with the stop, just when its reader has looked for it in vain."""
-
-    def __init__(self, stop: Stop) -> None:
-        super().__init__()
-        self._stop = stop
-        self._looked = False
-
-    def done(self) -> bool:
-        if self._looked:
-            return super().done()
-        self._looked = True
-        self._stop.set()
-        self.set_result(Batch([], 0))
-        return False
-
-
 class OneAnswer:
-    """A store, and its session, whose first answer is an `Answer` and which then stays silent."""
+    """A store, and its reader: the stop and an answer come together, just when the answer was looked for in vain; then
+    it stays silent.
+    """
 
     def __init__(self, stop: Stop) -> None:
-        self._answers: list[Future[Batch]] = [Answer(stop)]
+        self._stop = stop
+        self._answers: list[Batch | None] = [Batch([], 0, 0), None]
         self.closed = threading.Event()
 
     def open(self, *_: Any, **__: Any) -> OneAnswer:
@@ -48,8 +34,11 @@ class OneAnswer:
         found.set_result(None)
         return found
 
-    def request(self) -> Future[Batch]:
-        return self._answers.pop() if self._answers else Future()
+    def take(self) -> Batch | None:
+        answer = self._answers.pop() if self._answers else None
+        if answer is None:
+            self._stop.set()
+        return answer
 
     def close(self) -> None:
         self.closed.set()

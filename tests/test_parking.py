@@ -214,12 +214,17 @@ def test_sessions_that_are_closed_end_at_the_server(through: S2PubSub, proxy: Fa
     SDK's close may wait for ever once a frame is buffered.
     """
     stop = threading.Event()
-    writer = threading.Thread(
-        target=lambda: [through.publish(LIVE, type="chunk", data=0) for _ in iter(stop.is_set, True)], daemon=True
-    )
+    topics = [f"{LIVE}-{number}" for number in range(5)]
+
+    def write() -> None:
+        while not stop.is_set():
+            for topic in topics:
+                through.publish(topic, type="chunk", data=0)
+
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
     for _ in range(12):
-        subscriptions = [through.subscribe(LIVE) for _ in range(5)]
+        subscriptions = [through.subscribe(topic) for topic in topics]
         for events in subscriptions:
             events.get(LONG)
         for events in subscriptions:

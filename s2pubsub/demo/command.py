@@ -91,10 +91,11 @@ def _serve(server: BaseWSGIServer) -> None:
 
     previous: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, end)
     try:
-        server.serve_forever()  # Werkzeug lets a KeyboardInterrupt end it
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print("The demo ends.", file=sys.stderr)
     finally:
         signal.signal(signal.SIGTERM, previous)
-    print("The demo ends.", file=sys.stderr)
 
 
 class _QuietHandler(WSGIRequestHandler):

@@ -23,6 +23,7 @@ from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.wake import Wake
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception | None)
 
 
 class ChannelEnd(Exception):
@@ -235,10 +236,9 @@ class Channel(Generic[T]):
         self._end = ChannelEnd(inherited())
 
 
-def fresh(error: Exception | None) -> Exception | None:
+def fresh(error: E) -> E:
     """A copy of ``error`` for one more reader: raising one object from several threads mixes their tracebacks."""
-    if error is None:
-        return None
     twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
+    if error is not None and twin is not None:
+        twin.__cause__ = error.__cause__
     return twin

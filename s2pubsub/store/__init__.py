@@ -26,7 +26,8 @@ from s2pubsub.store.appending import Appender, Appending, Outlet, Place
 from s2pubsub.store.commit import GroupCommits, not_acknowledged
 from s2pubsub.store.failures import Attempts, ConditionError, PastTailError
 from s2pubsub.store.lane import Lane
-from s2pubsub.store.reading import Batch, End, ReadSession, missing, open_session
+from s2pubsub.store.reading import Batch, End, Reader
+from s2pubsub.store.sessions import Bounds, Sessions
 from s2pubsub.store.unacked import I
 from s2pubsub.store.values import BasinFlags, StreamInfo
 
@@ -69,6 +70,7 @@ class Store:
         self._write = Lane(make_writer, replaceable=not shared)
         self._read = self._write if shared else Lane(make_reader)
         self._sessions = self._write if shared else Lane(make_reader)
+        self._readers = Sessions(self._read, self._stream, stream_config)
         self._stream_config = stream_config
         self._encryption_key = encryption_key
         self._reset_in_child()
@@ -238,6 +240,7 @@ class Store:
         self,
         stream: str,
         start: int,
+        notify: Callable[[], object],
         *,
         limit: tuple[int, int | None] | None = None,
         wait: int | None = None,
@@ -246,28 +249,20 @@ class Store:
         deadline: Deadline = NEVER,
         on_park: Callable[[], object] | None = None,
     ) -> Reader:
-        """Open a read session at ``start``; ``limit`` is in records and metered bytes, ``wait`` in whole seconds.
+        """Read at ``start`` and on; ``limit`` is in records and metered bytes, ``wait`` in whole seconds.
 
-        ``on_park`` is called on the I/O loop when the session closes itself because nobody reads from it.
+        ``notify`` is called on the I/O loop when there is something to take; ``on_park``, there too, when the session
+        was closed because it was not read.
         """
-        session = self._loop.call(
-            open_session(
-                self._read,
-                self.basin,
-                stream,
-                f"read session on stream {stream!r} from {start}",
-                start=start,
-                limit=None if limit is None else s2_sdk.ReadLimit(count=limit[0], bytes=limit[1]),
-                wait=wait,
-                clamp=clamp,
-                encryption_key=self._encryption_key,
-                stream_config=self._stream_config,
-                on_park=on_park,
-            ),
-            deadline,
-            stop,
-        )
-        return Reader(self._loop, session)
+        reader = Reader(self._loop, start, notify, on_park)
+        count, size = limit or (None, None)
+        bounds = Bounds(count, size, wait, clamp)
+        try:
+            self._loop.call(self._readers.open(stream, reader, bounds), deadline, stop)
+        except BaseException:
+            reader.close()  # it may have been opened nevertheless
+            raise
+        return reader
 
     # -- streams and the basin -----------------------------------------------------------------------------------
 
@@ -314,7 +309,7 @@ class Store:
                 f"deletion of stream {stream!r}", lambda s2: s2.basin(self.basin).delete_stream(stream)
             )
         except StoreError as error:
-            if not missing(error):
+            if error.kind != "gone":
                 raise
             await self.find_async(stream)  # a deletion does not tell that the basin is missing; this does
             return False
@@ -369,23 +364,6 @@ class Store:
     def _stream(self, s2: s2_sdk.S2, stream: str) -> s2_sdk.S2Stream:
         handle: s2_sdk.S2Stream = s2.basin(self.basin).stream(stream, encryption_key=self._encryption_key)
         return handle
-
-
-class Reader:
-    """A read session driven by one worker thread."""
-
-    def __init__(self, loop: IOLoop, session: ReadSession) -> None:
-        self._loop = loop
-        self._session = session
-
-    def request(self) -> Future[Batch | End]:
-        """Ask for the next batch, ``"parked"`` or ``"ended"``; one request at a time."""
-        return self._loop.submit(self._session.next())
-
-    def close(self) -> None:
-        """Begin to close the session; does not wait."""
-        with contextlib.suppress(ClosedError):  # the loop has ended, and the connection with it
-            self._loop.soon(self._session.close)
 
 
 def _info(info: s2_sdk.StreamInfo) -> StreamInfo:

@@ -1,8 +1,13 @@
-"""Read sessions and limited reads, as coroutines on the I/O loop.
+"""Read sessions, as tasks on the I/O loop, and their readers, each of which is a thread.
 
-A session that is not asked for its next batch for a while closes itself: it *parks*. The SDK gives a connection
-one window of 10 MiB and acknowledges bytes only as they are consumed, so a session that is not read holds up its
-neighbours (17.7 s were measured). Whoever reads it reopens it at the next index; the log is durable.
+A session reads a little ahead of its readers and gives each of them every batch, so that no request has to cross
+threads for an event to arrive. Readers of one stream that have caught up with it share one session: a batch that is
+received once goes to all of them. Each takes and decodes at its own pace; one that falls far behind the others is put
+off and opens a session of its own.
+
+A session whose readers all have enough reads no further, and after a while closes itself: its readers *park*. The SDK
+gives a connection one window of 10 MiB and acknowledges bytes only as they are consumed, so a session that is not read
+holds up its neighbours (17.7 s were measured). Whoever reads it reopens it at the next index; the log is durable.
 """
 
 from __future__ import annotations
@@ -10,22 +15,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable
-from typing import Literal, TypeVar
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
 
 import attrs
 import s2_sdk
-from s2_sdk._exceptions import ConnectionRetiredError
-from s2_sdk._read_session import _ReadSessionRetrying
 
-from s2pubsub.errors import StoreError
+from s2pubsub.errors import ClosedError, S2PubSubError
+from s2pubsub.runtime.channel import fresh
+from s2pubsub.runtime.loop import IOLoop
 from s2pubsub.store.failures import classify, is_broken_client
 from s2pubsub.store.lane import Lane, Tenancy
 
-T = TypeVar("T")
-
 PARK_AFTER = 0.2
 """Seconds after which a session that nobody reads from closes itself."""
+
+_AHEAD = 512 * 1024
+"""Bytes of bodies that a reader may have received and not taken; then it has enough."""
+
+_BEHIND = 2 * 2**20
+"""Bytes that a reader may have received and not taken because others read on; then it is put off."""
 
 _CLOSE_AGAIN = 0.2
 """Closing an SDK session may wait for ever on Python 3.11 when a frame is already buffered (54 of 60 closes at the
@@ -33,96 +43,263 @@ tail). After this many seconds the close is cancelled and called again, until it
 
 _CLOSE_TRIES = 25
 
-_ONCE = s2_sdk.Retry(max_attempts=1)
-
 End = Literal["ended", "parked"]
-
-OnPark = Callable[[], object]
 
 
 @attrs.frozen(slots=True)
 class Batch:
-    """Records read in one piece. ``caught_up_at``: the tail, where they reach it; then there may be no records."""
+    """Records read in one piece, of ``size`` bytes. ``caught_up_at``: the tail, where they reach it; then there may
+    be no records.
+    """
 
     records: list[s2_sdk.SequencedRecord]
+    size: int
     caught_up_at: int | None
 
 
-class ReadSession:
-    """An open read session. Every method runs on the I/O loop, one call at a time."""
+class Reader:
+    """One reader's end of a session. ``take`` and ``close`` are its thread's, the rest runs on the I/O loop.
+
+    Args:
+        position: sequence number of the first record to take; what a session has before it is left out.
+        notify: called on the I/O loop when there is something to take.
+        on_park: called on the I/O loop when the session was closed, or left, because this reader was slow.
+    """
 
     def __init__(
-        self, lane: Lane, tenancy: Tenancy, session: s2_sdk.ReadSession, doing: str, on_park: OnPark | None
+        self,
+        loop: IOLoop,
+        position: int,
+        notify: Callable[[], object],
+        on_park: Callable[[], object] | None = None,
     ) -> None:
+        self._loop = loop
+        self.position = position
+        self._notify = notify
+        self._on_park = on_park
+        self.session: Session | None = None
+        self.left = False
+        self._answers: deque[Batch | End | S2PubSubError] = deque()
+        # Two counters with one writer each, since several threads cannot add to one.
+        self._given = 0
+        self._taken = 0
+
+    def take(self) -> Batch | End | None:
+        """The next batch; ``"parked"`` or ``"ended"`` when the session was closed by us or by the server; None when
+        there is nothing yet: ``notify`` is called once there is.
+
+        The first batch may be empty with ``caught_up_at``: nothing is retained between the start and the tail.
+
+        Raises:
+            StoreError: the session failed; ``kind`` says how.
+            ClosedError: the client is closed.
+        """
+        try:
+            answer = self._answers.popleft()
+        except IndexError:
+            return None
+        if isinstance(answer, S2PubSubError):
+            raise answer
+        if isinstance(answer, Batch):
+            self._taken += answer.size
+            session = self.session
+            if session is not None and session.waits_for_room and self.has_room:
+                self._soon(session.resume)
+        return answer
+
+    def close(self) -> None:
+        """Leave the session, which closes with its last reader; does not wait."""
+        self._soon(self._leave)
+
+    def _soon(self, action: Callable[[], object]) -> None:
+        with contextlib.suppress(ClosedError):  # the loop has ended, and the connection with it
+            self._loop.soon(action)
+
+    # -- on the I/O loop -----------------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it has not enough yet."""
+        return self._given - self._taken < _AHEAD
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it holds up more than it may while others read on."""
+        return self._given - self._taken > _BEHIND
+
+    def give(self, batch: Batch) -> None:
+        """Hand over a batch, without what lies before the position."""
+        records = batch.records
+        if records and records[0].seq_num < self.position:
+            batch = _from(batch, self.position)
+        if records:
+            self.position = max(self.position, records[-1].seq_num + 1)
+        self._given += batch.size
+        self._answers.append(batch)
+        self._notify()
+
+    def end(self, answer: End | S2PubSubError) -> None:
+        """Nothing follows ``answer``. One that parks loses what it has not taken: it will read that again."""
+        self.session = None
+        if answer == "parked":
+            self._answers.clear()
+            if self._on_park is not None:
+                self._on_park()
+        self._answers.append(answer)
+        self._notify()
+
+    def _leave(self) -> None:
+        self.left = True
+        session, self.session = self.session, None
+        if session is not None:
+            session.remove(self)
+
+
+def _from(batch: Batch, position: int) -> Batch:
+    records = [record for record in batch.records if record.seq_num >= position]
+    return Batch(records, sum(len(record.body) for record in records), batch.caught_up_at)
+
+
+class Session:
+    """An open read session with its readers. Lives on the I/O loop.
+
+    Attributes:
+        position: sequence number of the next record to be received.
+        live: whether it stands at the tail, as far as is known.
+        waits_for_room: whether it reads no further until a reader has taken something.
+    """
+
+    def __init__(self, lane: Lane, tenancy: Tenancy, session: s2_sdk.ReadSession, doing: str, start: int) -> None:
         self._lane = lane
         self._tenancy = tenancy
         self._session = session
         self._doing = doing
-        self._on_park = on_park
-        self._first = True
+        self.position = start
+        self.live = False
+        self.waits_for_room = False
+        self._readers: set[Reader] = set()
+        self._room = asyncio.Event()
         self._pending: asyncio.Task[s2_sdk.ReadBatch] | None = None
-        self._idle: asyncio.TimerHandle | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._parked = False
+        self._ended = False
 
-    async def next(self) -> Batch | End:
-        """The next batch; ``"parked"`` when the session closed itself, ``"ended"`` when the server ended it.
+    def start(self, reader: Reader, on_batch: Callable[[Session], object], on_end: Callable[[Session], object]) -> None:
+        """Begin to read for ``reader``. ``on_batch`` is called after each batch was given, ``on_end`` at the end."""
+        self._on_batch = on_batch
+        self._on_end = on_end
+        self.add(reader)
+        task = self._task = asyncio.get_running_loop().create_task(self._run())
+        # Also of a task that was cancelled, even before its first step: the loop ends.
+        task.add_done_callback(lambda _: self._finish(ClosedError("the client is closed")))
 
-        The first one may be empty with ``caught_up_at``: nothing is retained between the start and the tail.
+    def admits(self, position: int) -> bool:
+        """Whether a reader at ``position`` may join: it stands at the tail, on a connection that is not given up."""
+        return self.live and self.position <= position and not self._tenancy.retired
 
-        Raises:
-            StoreError: the session failed; ``kind`` says how.
-        """
-        if self._idle is not None:
-            self._idle.cancel()
-        if self._parked:
-            return "parked"
+    def add(self, reader: Reader) -> None:
+        """Give ``reader`` what comes from now on."""
+        self._readers.add(reader)
+        reader.session = self
+        if self.live:
+            reader.give(Batch([], 0, self.position))
+
+    def move_readers(self, other: Session) -> None:
+        """Hand the readers over to ``other``, which stands at the tail too, and close."""
+        for reader in self._readers:
+            other.add(reader)
+        self._readers.clear()
+        self.close()
+
+    def remove(self, reader: Reader) -> None:
+        """``reader`` leaves; the last one closes the session."""
+        self._readers.discard(reader)
+        if not self._readers:
+            self.close()
+
+    def resume(self) -> None:
+        """A reader has taken something."""
+        self._room.set()
+
+    # -- the task ------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
         try:
-            batch = await self._next()
+            while self._readers and await self._has_room():
+                batch = await self._next()
+                if not self._readers:
+                    return  # they have left meanwhile, which has closed it
+                self._tenancy.heard_at = time.monotonic()
+                self._give(batch)
+            self._finish("parked")
         except StopAsyncIteration:
-            return "ended"
-        except Exception as error:
+            self._finish("ended")
+        except Exception as error:  # noqa: BLE001  # the readers get it
             if is_broken_client(error):
                 self._lane.retire(self._tenancy)
-            raise classify(error, self._doing) from error
-        self._tenancy.heard_at = time.monotonic()
-        if isinstance(batch, int):
-            return Batch([], batch)
-        self._idle = asyncio.get_running_loop().call_later(PARK_AFTER, self._park)
-        end = batch.records[-1].seq_num + 1
-        return Batch(batch.records, end if batch.tail is not None and batch.tail.seq_num == end else None)
+            failed = classify(error, self._doing)
+            failed.__cause__ = error
+            self._finish(failed)
 
-    async def _next(self) -> s2_sdk.ReadBatch | int:
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            return await pending
-        if not self._first:
-            return await self._session.__anext__()
-        self._first = False
-        # A session that starts at the tail, or in a range that was trimmed, tells so by a heartbeat, which the SDK
-        # shows through caught_up() only.
-        caught_up = asyncio.ensure_future(self._session.caught_up())
-        batch = asyncio.ensure_future(anext(self._session))
-        await asyncio.wait({caught_up, batch}, return_when=asyncio.FIRST_COMPLETED)
-        if batch.done() or caught_up.exception() is not None:
+    async def _has_room(self) -> bool:
+        """Wait until a reader wants more; False when none did for too long."""
+        if any(reader.has_room for reader in self._readers):
+            return True
+        self._room.clear()
+        self.waits_for_room = True
+        try:
+            # Looked at once more: one may have taken something before it could see that it is waited for.
+            if not any(reader.has_room for reader in self._readers):
+                async with asyncio.timeout(PARK_AFTER):
+                    await self._room.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.waits_for_room = False
+        return bool(self._readers)
+
+    def _give(self, batch: Batch) -> None:
+        self.live = batch.caught_up_at is not None
+        self.position = batch.records[-1].seq_num + 1 if batch.caught_up_at is None else batch.caught_up_at
+        for reader in tuple(self._readers):
+            reader.give(batch)
+            if reader.is_behind and len(self._readers) > 1:
+                self._readers.discard(reader)
+                reader.end("parked")
+        self._on_batch(self)
+
+    async def _next(self) -> Batch:
+        if self.live and self._pending is None:
+            return _batch(await anext(self._session))
+        # That it has reached the tail, or stands in a range that was trimmed, may come as a heartbeat without records,
+        # which the SDK shows through caught_up() only.
+        batch, self._pending = self._pending or asyncio.ensure_future(anext(self._session)), None
+        if not self.live:
+            caught_up = asyncio.ensure_future(self._session.caught_up())
+            await asyncio.wait({caught_up, batch}, return_when=asyncio.FIRST_COMPLETED)
+            if not batch.done() and caught_up.exception() is None:
+                self._pending = batch
+                return Batch([], 0, caught_up.result().seq_num)
             caught_up.cancel()
-            return await batch
-        self._pending = batch
-        return caught_up.result().seq_num
+        return _batch(await batch)
 
-    def _park(self) -> None:
-        self._parked = True
-        self.close()
-        if self._on_park is not None:
-            self._on_park()
+    # -- the end -------------------------------------------------------------------------------------------------
 
-    def close(self) -> asyncio.Task[None]:
-        """Begin to close; the task ends when it is done."""
-        if self._idle is not None:
-            self._idle.cancel()
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
-        return self._closing
+    def close(self) -> None:
+        """Begin to close."""
+        self._finish(ClosedError("the session is closed"))
+
+    def _finish(self, answer: End | S2PubSubError) -> None:
+        """Tell the readers that nothing follows ``answer``, and begin to close. The first call counts."""
+        if self._ended:
+            return
+        self._ended = True
+        self.live = False
+        self._on_end(self)
+        for reader in self._readers:
+            reader.end(answer if isinstance(answer, str) else fresh(answer))
+        self._readers.clear()
+        self._room.set()
+        # The task is not cancelled: the SDK would then close the session in its own way, which may take for ever.
+        self._closing = asyncio.get_running_loop().create_task(self._close())
 
     async def _close(self) -> None:
         try:
@@ -141,58 +318,7 @@ class ReadSession:
             self._lane.leave(self._tenancy)
 
 
-async def _without_reconnects(events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """The SDK's events of a session up to the first one that says it reconnects by itself.
-
-    However few attempts it is allowed, it reconnects at once, and again and again, while a server says that it is
-    draining: 280 connections a second were counted. Whoever reads the session reopens it after a wait instead.
-    """
-    try:
-        async for event in events:
-            if isinstance(event, _ReadSessionRetrying):
-                raise ConnectionRetiredError("the server asks to reconnect")
-            yield event
-    finally:
-        await events.aclose()
-
-
-async def open_session(
-    lane: Lane,
-    basin: str,
-    stream: str,
-    doing: str,
-    *,
-    start: int,
-    limit: s2_sdk.ReadLimit | None = None,
-    wait: int | None = None,
-    clamp: bool = False,
-    encryption_key: bytes | str | None = None,
-    stream_config: s2_sdk.StreamConfig | None = None,
-    on_park: OnPark | None = None,
-) -> ReadSession:
-    """Open a session at the sequence number ``start``. The first ``next`` reports whether the server accepted it."""
-    tenancy = await lane.enter()
-    try:
-        handle = tenancy.s2.basin(basin).stream(stream, encryption_key=encryption_key)
-        # Whoever made the client: were the SDK to retry, it would make a stream anew that has been deleted (on a basin
-        # with create-on-read). It has no public way to say so for one session.
-        handle._retry = _ONCE
-        session = handle.read_session(
-            start=s2_sdk.SeqNum(start),
-            limit=limit,
-            wait=wait,
-            clamp_to_tail=clamp,
-            # We skip them ourselves: the SDK's filter makes holes that look like a gap.
-            ignore_command_records=False,
-            stream_config=stream_config,
-        )
-        session._events = _without_reconnects(session._events)
-    except Exception as error:
-        lane.leave(tenancy)
-        raise classify(error, doing) from error
-    return ReadSession(lane, tenancy, session, doing, on_park)
-
-
-def missing(error: BaseException) -> bool:
-    """Whether ``error`` says that the stream does not exist or is being deleted."""
-    return isinstance(error, StoreError) and error.kind == "gone"
+def _batch(batch: s2_sdk.ReadBatch) -> Batch:
+    end = batch.records[-1].seq_num + 1
+    caught_up = batch.tail is not None and batch.tail.seq_num == end
+    return Batch(batch.records, sum(len(record.body) for record in batch.records), end if caught_up else None)

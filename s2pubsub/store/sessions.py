@@ -1,0 +1,132 @@
+"""The read sessions of one basin: opens them, and lets readers share them. Lives on the I/O loop.
+
+A reader without a limit that has caught up with its stream moves into the session that stands at that tail, if there
+is one; else its own becomes the one that others move into. See ``reading`` for how they share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from typing import TypeVar
+
+import attrs
+import s2_sdk
+from s2_sdk._exceptions import ConnectionRetiredError
+from s2_sdk._read_session import _ReadSessionRetrying
+
+from s2pubsub.runtime.fork import reset_in_child
+from s2pubsub.store.failures import classify
+from s2pubsub.store.lane import Lane
+from s2pubsub.store.reading import Reader, Session
+
+T = TypeVar("T")
+
+_ONCE = s2_sdk.Retry(max_attempts=1)
+
+
+@attrs.frozen
+class Bounds:
+    """How a session is limited: in records and metered bytes, and in whole seconds that it ``wait``s at the tail.
+    ``clamp``: a start beyond the tail begins at the tail.
+    """
+
+    count: int | None = None
+    size: int | None = None
+    wait: int | None = None
+    clamp: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Whether the session ends by itself, so that nobody else can use it."""
+        return self.count is not None
+
+
+class Sessions:
+    """Opens sessions on ``lane``.
+
+    Args:
+        lane: the connections.
+        stream_of: the SDK's handle of a stream of this name.
+        stream_config: sent where reading may create the stream.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        stream_of: Callable[[s2_sdk.S2, str], s2_sdk.S2Stream],
+        stream_config: s2_sdk.StreamConfig | None,
+    ) -> None:
+        self._lane = lane
+        self._stream_of = stream_of
+        self._stream_config = stream_config
+        self._reset_in_child()
+        reset_in_child(self)
+
+    def _reset_in_child(self) -> None:
+        self._shared: dict[str, Session] = {}
+
+    async def open(self, stream: str, reader: Reader, bounds: Bounds) -> None:
+        """Have ``reader`` read ``stream`` from its position on. What it takes first tells whether that was accepted."""
+        tenancy = await self._lane.enter()
+        if reader.left:
+            self._lane.leave(tenancy)
+            return
+        shared = self._shared.get(stream)
+        if shared is not None and not bounds.limited and shared.admits(reader.position):
+            self._lane.leave(tenancy)
+            shared.add(reader)
+            return
+        doing = f"read session on stream {stream!r} from {reader.position}"
+        try:
+            handle = self._stream_of(tenancy.s2, stream)
+            # Whoever made the client: were the SDK to retry, it would make a stream anew that has been deleted (on a
+            # basin with create-on-read). It has no public way to say so for one session.
+            handle._retry = _ONCE
+            session = handle.read_session(
+                start=s2_sdk.SeqNum(reader.position),
+                limit=s2_sdk.ReadLimit(count=bounds.count, bytes=bounds.size) if bounds.limited else None,
+                wait=bounds.wait,
+                clamp_to_tail=bounds.clamp,
+                # We skip them ourselves: the SDK's filter makes holes that look like a gap.
+                ignore_command_records=False,
+                stream_config=self._stream_config,
+            )
+            session._events = _without_reconnects(session._events)
+        except Exception as error:
+            self._lane.leave(tenancy)
+            raise classify(error, doing) from error
+        opened = Session(self._lane, tenancy, session, doing, reader.position)
+        opened.start(
+            reader,
+            on_batch=(lambda _: None) if bounds.limited else lambda session: self._share(stream, session),
+            on_end=lambda session: self._forget(stream, session),
+        )
+
+    def _share(self, stream: str, session: Session) -> None:
+        """``session`` has given a batch: at the tail it is shared, or its readers move into the one that is."""
+        if not session.live:
+            return
+        shared = self._shared.get(stream)
+        if shared is None or shared is session or not shared.admits(session.position):
+            self._shared[stream] = session
+        else:
+            session.move_readers(shared)
+
+    def _forget(self, stream: str, session: Session) -> None:
+        if self._shared.get(stream) is session:
+            del self._shared[stream]
+
+
+async def _without_reconnects(events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """The SDK's events of a session up to the first one that says it reconnects by itself.
+
+    However few attempts it is allowed, it reconnects at once, and again and again, while a server says that it is
+    draining: 280 connections a second were counted. Whoever reads the session reopens it after a wait instead.
+    """
+    try:
+        async for event in events:
+            if isinstance(event, _ReadSessionRetrying):
+                raise ConnectionRetiredError("the server asks to reconnect")
+            yield event
+    finally:
+        await events.aclose()
