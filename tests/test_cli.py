@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -22,7 +23,8 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(server: Server, basin: str) -> dict[str, str]:
-    return {**server.endpoints_env(), "S2_BASIN": basin, "PATH": ""}
+    measured = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+    return {**server.endpoints_env(), "S2_BASIN": basin, "PATH": "", **measured}
 
 
 @pytest.fixture

@@ -1,191 +1,97 @@
-"""Subscribers of one topic in one client share a read session at the tail, and nothing else."""
+"""One client on many threads, and many clients at once. More of C49 and C50."""
 
 from __future__ import annotations
 
-import random
-import sys
-import threading
-from collections.abc import Iterator
+import os
 
 import pytest
 
-from s2pubsub import Event, S2PubSub, Subscription, TopicGoneError
-from tests.faults import READ_SESSION, FaultProxy
-from tests.raw import Streams
-from tests.servers import ON_LITE, Server
-from tests.topics import MakePubSub, fill, indices
+from s2pubsub import S2PubSub
+from s2pubsub.runs import Runs
+from s2pubsub.server import LocalServer
+from tests.servers import Server
+from tests.topics import on_threads, our_threads
 from tests.waiting import LONG, eventually
 
-TOPIC = "agent.stream.shared"
-
-
-def open_sessions(proxy: FaultProxy) -> int:
-    return sum(1 for seen in proxy.seen(READ_SESSION) if not seen.finished)
-
-
-def close(subscriptions: list[Subscription]) -> None:
-    for events in subscriptions:
-        events.close()
-
-
-@pytest.fixture
-def hasty() -> Iterator[None]:
-    """Threads switch as often as they can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@ON_LITE
-def test_live_subscribers_share_a_session(through: S2PubSub, proxy: FaultProxy) -> None:
-    """Eight live subscribers end up with one session, each gets every event, and the last one to leave closes it."""
-    fill(through, TOPIC, 3)
-    subscriptions = [through.subscribe(TOPIC) for _ in range(8)]
-    eventually(lambda: open_sessions(proxy) == 1)
-    fill(through, TOPIC, 5, first=3)
-    for events in subscriptions:
-        assert indices(events, 5) == [3, 4, 5, 6, 7]
-    for events in subscriptions[:7]:
-        events.close()
-        assert open_sessions(proxy) == 1
-    assert through.publish(TOPIC, type="chunk", data=8).index == 8
-    assert indices(subscriptions[7], 1) == [8]
-    subscriptions[7].close()
-    eventually(lambda: open_sessions(proxy) == 0)
-
-
-@ON_LITE
-def test_a_replay_joins_when_it_has_caught_up(through: S2PubSub, proxy: FaultProxy) -> None:
-    """A subscriber from the first event reads a session of its own up to the tail, then the one of the live ones."""
-    fill(through, TOPIC, 200)
-    with through.subscribe(TOPIC) as live, through.subscribe_with_replay(TOPIC) as replay:
-        assert indices(replay, 200) == list(range(200))
-        eventually(lambda: open_sessions(proxy) == 1)
-        fill(through, TOPIC, 3, first=200)
-        assert indices(replay, 3) == indices(live, 3) == [200, 201, 202]
-        with pytest.raises(TimeoutError):
-            replay.get(0.1)
-
-
-def test_each_decodes_its_own_copy(pubsub: S2PubSub) -> None:
-    """C64: what one subscriber does to an event's data does not show at another that reads the same session."""
-    subscriptions = [pubsub.subscribe(TOPIC) for _ in range(3)]
-    pubsub.publish(TOPIC, type="chunk", data={"list": [1]})
-    first, *others = (events.get(LONG) for events in subscriptions)
-    first.data["list"].append(2)
-    assert [event.data for event in others] == [{"list": [1]}] * 2
-    close(subscriptions)
+TOPIC = "agent.thread-stream.sharing"
 
 
 @pytest.mark.limit(60)
-def test_a_slow_one_goes_its_own_way(make_pubsub: MakePubSub) -> None:
-    """A subscriber that stops taking is put off while the others read on without it; in the end it has read each index
-    once, in order.
+def test_every_part_of_a_client_at_once(pubsub: S2PubSub) -> None:
+    """C49: twelve threads share one publisher, two write runs and observe them, two take leases in turn, four publish
+    on a local topic which two read: every event is stored or delivered once, each thread's in its order.
     """
-    pubsub = make_pubsub(queue_size=100)
-    slow, fast = pubsub.subscribe(TOPIC), pubsub.subscribe(TOPIC)
-    count = 0
-    while not pubsub.stats().parked:
-        pubsub.publish_many(TOPIC, [{"type": "chunk", "data": "x" * 900}] * 500)
-        assert indices(fast, 500) == list(range(count, count + 500))
-        count += 500
-    assert indices(slow, count) == list(range(count))
-    assert pubsub.publish(TOPIC, type="chunk", data="last").index == count
-    assert indices(slow, 1) == indices(fast, 1) == [count]
-    close([slow, fast])
+    runs = Runs(pubsub, cleanup_timeout=0)
+    taken: list[str] = []
+    with pubsub.publisher(TOPIC, max_in_flight=50) as publisher, pubsub.subscribe("jobs") as jobs:
+
+        def publish(number: int) -> None:
+            futures = [publisher.publish(type="t", data=[number, count]) for count in range(100)]
+            found = [future.result(LONG).index or 0 for future in futures]
+            assert found == sorted(found)
+
+        def write(number: int) -> None:
+            for count in range(5):
+                run = runs.run([f"{number} ", f"{count}"])
+                assert runs.observe(run.id).result().text == f"{number} {count}"
+
+        def lease(number: int) -> None:
+            for _ in range(5):
+                with pubsub.leases.hold("shared", f"owner-{number}", 30, timeout=LONG) as held:
+                    held.check()
+                    taken.append(held.owner)
+
+        def local(number: int) -> None:
+            for count in range(100):
+                pubsub.publish("jobs", type="job", data=[number, count])
+
+        read: list[list[int]] = []
+
+        def take(number: int) -> None:
+            read.extend(jobs.get(LONG).data for _ in range(200))
+
+        work = [publish] * 12 + [write] * 2 + [lease] * 2 + [local] * 4 + [take] * 2
+        on_threads(len(work), lambda number: work[number](number))
+    stored = [event.data for event in pubsub.get_history(TOPIC)]
+    assert len(stored) == 1200
+    for number in range(12):
+        assert [count for writer, count in stored if writer == number] == list(range(100))
+    assert sorted(read) == [[number, count] for number in range(16, 20) for count in range(100)]
+    assert sorted(taken) == sorted(["owner-14", "owner-15"] * 5)
 
 
-@ON_LITE
-@pytest.mark.parametrize("how", ["fin", "rst"])
-def test_the_session_breaks(through: S2PubSub, proxy: FaultProxy, how: str) -> None:
-    """C01: cut three times, every sharer goes on with the next index, and they share a session again."""
-    subscriptions = [through.subscribe(TOPIC) for _ in range(5)]
-    count = 0
-    for _ in range(3):
-        fill(through, TOPIC, 4, first=count)
-        for events in subscriptions:
-            assert indices(events, 4) == list(range(count, count + 4))
-        count += 4
-        proxy.cut(how=how)
-        eventually(lambda: open_sessions(proxy) == 1)
-    fill(through, TOPIC, 2, first=count)
-    for events in subscriptions:
-        assert indices(events, 2) == [count, count + 1]
-    close(subscriptions)
-
-
-def test_an_index_beyond_the_tail(pubsub: S2PubSub) -> None:
-    """One that waits for a later index shares too, and gets nothing before it."""
-    fill(pubsub, TOPIC, 2)
-    with pubsub.subscribe(TOPIC) as live, pubsub.subscribe(TOPIC, start=5) as later:
-        fill(pubsub, TOPIC, 6, first=2)
-        assert indices(live, 6) == [2, 3, 4, 5, 6, 7]
-        assert indices(later, 3) == [5, 6, 7]
-
-
-def test_the_topic_is_deleted(pubsub: S2PubSub, server: Server, basin: str) -> None:
-    """C04: every sharer gets TopicGoneError, after what it had not taken yet."""
-    subscriptions = [pubsub.subscribe(TOPIC) for _ in range(4)]
-    fill(pubsub, TOPIC, 3)
-    eventually(lambda: all(events.queued == 3 for events in subscriptions))
-    Streams(server, basin).delete(TOPIC)
-    for events in subscriptions:
-        assert indices(events, 3) == [0, 1, 2]
-        with pytest.raises(TopicGoneError):
-            events.get(LONG)
-
-
-@pytest.mark.limit(120)
-@pytest.mark.parametrize("round_", range(2))
-def test_coming_and_going(make_pubsub: MakePubSub, hasty: None, round_: int) -> None:
-    """While a thread publishes without a pause, subscribers join from any index, stop taking, go on and leave: each
-    has seen its indices without a gap and without a double.
+@pytest.mark.limit(60)
+def test_clients_that_open_and_close_beside_each_other(server: Server, basin: str) -> None:
+    """C50: six threads open, use and close a client of their own eight times, all at once: nobody is disturbed, and no
+    thread and no descriptor is left.
     """
-    seed = random.randrange(10**6)
-    print(f"round {round_}, seed {seed}")
-    rng = random.Random(seed)
-    pubsub = make_pubsub(queue_size=50, queue_bytes=20_000)
-    stop = threading.Event()
-    published = threading.Semaphore(0)
 
-    def publish() -> None:
-        while not stop.is_set():
-            pubsub.publish_many(TOPIC, [{"type": "chunk", "data": "x" * 3000}] * 20)
-            published.release()
+    def use(number: int) -> None:
+        for count in range(8):
+            topic = f"agent.stream.beside-{number}-{count}"
+            with S2PubSub(basin=basin, endpoints=server.url, access_token=server.token) as pubsub:
+                with pubsub.subscribe(topic) as events, pubsub.publisher(topic) as publisher:
+                    publisher.publish(type="t", data=count)
+                    assert events.get(LONG).data == count
 
-    publishing = threading.Thread(target=publish, daemon=True)
-    publishing.start()
-    reading: list[Subscription] = []
-    called: list[list[int | None]] = []
-    for _ in range(100):
-        assert published.acquire(timeout=LONG)
-        match rng.randrange(4):
-            case 0:
-                reading.append(pubsub.subscribe(TOPIC))
-            case 1:
-                reading.append(pubsub.subscribe_from_offset(TOPIC, rng.randrange(pubsub.tail(TOPIC) + 1)))
-            case 2:
-                seen: list[int | None] = []
-                called.append(seen)
-                pubsub.subscribe(TOPIC, lambda event, seen=seen: seen.append(event.index))
-            case _ if reading:
-                events = rng.choice(reading)
-                first = events.next_index
-                assert indices(events, 200) == list(range(first, first + 200))
-                if rng.random() < 0.3:
-                    reading.remove(events)
-                    events.close()
-    stop.set()
-    publishing.join(LONG)
-    tail = pubsub.tail(TOPIC)
-    for events in reading:
-        first = events.next_index
-        assert indices(events, tail - first) == list(range(first, tail))
-        with pytest.raises(TimeoutError):
-            events.get(0)
-    eventually(lambda: all(not seen or seen[-1] == tail - 1 for seen in called), LONG)
-    for seen in called:
-        assert not seen or seen == list(range(seen[0] or 0, tail))
-    assert isinstance(pubsub.get_history(TOPIC, tail - 1)[0], Event)
-    close(reading)
+    use(99)
+    threads, descriptors = our_threads(), len(os.listdir("/proc/self/fd"))
+    on_threads(6, use)
+    assert our_threads() == threads
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+
+
+@pytest.mark.embedded
+def test_a_server_and_a_client_of_its_own_in_every_round() -> None:
+    """C50: ten times a new embedded server in this process and a client on it, each closed before the other in turn."""
+    for number in range(10):
+        server = LocalServer()
+        server.start()
+        pubsub = S2PubSub(basin="rounds-of-it", endpoints=server.url, access_token=server.token)
+        pubsub.ensure_basin()
+        with pubsub.subscribe(TOPIC) as events:
+            pubsub.publish(TOPIC, type="t", data=number)
+            assert events.get(LONG).data == number
+        for part in (server, pubsub) if number % 2 else (pubsub, server):
+            part.close()
+    assert our_threads() == []

@@ -91,11 +91,10 @@ def _serve(server: BaseWSGIServer) -> None:
 
     previous: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, end)
     try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        print("The demo ends.", file=sys.stderr)
+        server.serve_forever()  # Werkzeug lets a KeyboardInterrupt end it
     finally:
         signal.signal(signal.SIGTERM, previous)
+    print("The demo ends.", file=sys.stderr)
 
 
 class _QuietHandler(WSGIRequestHandler):

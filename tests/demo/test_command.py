@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from s2pubsub.demo.app import DEFAULT_BASIN
 from tests.demo.browser import read_stream, read_turns, stored_text
 from tests.servers import Server
 from tests.waiting import LONG, eventually
@@ -54,6 +55,22 @@ def test_says_which_server(start_demo: Callable[..., Any], tmp_path: Path) -> No
         os.kill(demo.pid, number)
         assert demo._process.wait(LONG) == 0
         assert "Traceback" not in demo.output()
+        assert demo.output().endswith("The demo ends.\n")
+
+
+def test_where_everybody_can_reach_it(start_demo: Callable[..., Any]) -> None:
+    """It says so; and where it cannot open a browser it says that and goes on."""
+    demo = start_demo("--host", "0.0.0.0", "--open", env={"BROWSER": "no-such-browser", "PATH": "", "DISPLAY": ""})
+    eventually(lambda: "Everybody who can reach this address" in demo.output())
+    eventually(lambda: "No browser could be opened" in demo.output())
+
+
+def test_a_given_server(start_demo: Callable[..., Any], server: Server) -> None:
+    """It uses the server that the environment names, says which, and makes its basin there."""
+    demo = start_demo(env=server.endpoints_env())
+    assert f"Using the S2 server that the environment names: {server.basin_url}" in demo.output()
+    assert read_turns(post(demo.url, "Which documents do you have?"))
+    server.remove_basin(DEFAULT_BASIN)
 
 
 def test_opens_the_browser(start_demo: Callable[..., Any], tmp_path: Path) -> None:

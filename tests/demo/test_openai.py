@@ -145,6 +145,22 @@ def test_answer_with_a_tool(demo: Any, model: Model) -> None:
     assert "whale oil" in second["messages"][-1]["content"]
 
 
+def test_history(demo: Any, model: Model) -> None:
+    """The model is told what was said before in the conversation."""
+    model.script = ["One.", "Two."]
+    url, run_id = ask(demo, "First?")
+    assert stored_text(url, run_id) == "One. "
+    headers = {"X-Requested-With": "test", "Content-Type": "application/json"}
+    go_on = urllib.request.Request(url, json.dumps({"question": "Second?"}).encode(), headers)
+    with urllib.request.urlopen(go_on, timeout=LONG) as response:
+        assert stored_text(url, json.load(response)["runId"]) == "Two. "
+    assert [(said["role"], said["content"]) for said in model.requests[1]["messages"][1:]] == [
+        ("user", "First?"),
+        ("assistant", "One. "),
+        ("user", "Second?"),
+    ]
+
+
 def test_malformed_tool_calls(demo: Any, model: Model) -> None:
     """Arguments that are no JSON and tools that do not exist come back to the model as errors; nothing breaks."""
     model.script = [BAD_TOOLS, "Sorry."]
