@@ -12,17 +12,18 @@ import signal
 import subprocess
 import sys
 import textwrap
-import urllib.request
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from s2pubsub import S2PubSub
-from tests.faults import ANY, APPEND_SESSION, READ_SESSION, FaultProxy
-from tests.servers import ON_LITE, Server, free_port
-from tests.waiting import LONG, eventually
+from tests.faults import ANY, APPEND, APPEND_SESSION, READ_SESSION, FaultProxy
+from tests.preforking import get, gunicorn
+from tests.servers import ON_LITE, Server
+from tests.waiting import LONG
 
 pytestmark = ON_LITE
 
@@ -258,6 +259,41 @@ def test_forking_from_a_callback(run: Callable[..., str], pubsub: S2PubSub) -> N
     )
 
 
+@pytest.mark.limit(60)
+def test_a_callable_that_does_not_return(run: Callable[..., str]) -> None:
+    """C40: while the callable of one client hangs, other clients are made, and a fork waits for it for a while only."""
+    run(
+        """
+        import s2_sdk
+        entered, go = threading.Event(), threading.Event()
+
+        def make():
+            entered.set()
+            go.wait(30)
+            token, account, basin = (os.environ[f"S2_{name}"] for name in
+                                     ("ACCESS_TOKEN", "ACCOUNT_ENDPOINT", "BASIN_ENDPOINT"))
+            return s2_sdk.S2(token, endpoints=s2_sdk.Endpoints(account=account, basin=basin))
+
+        stuck = S2PubSub(client=make)
+        stored = []
+        thread = threading.Thread(target=lambda: stored.append(stuck.publish(TOPIC, type="chunk", data=1)))
+        thread.start()
+        assert entered.wait(10)
+        for _ in range(2):
+            with S2PubSub() as other:
+                publish(other, "other")
+        pubsub = S2PubSub()
+        assert ended(forked(lambda: publish(pubsub, "child"))) == 0
+        assert not stored
+        go.set()
+        thread.join(10)
+        assert stored[0].index == 3
+        stuck.close()
+        pubsub.close()
+        """
+    )
+
+
 def test_a_ready_made_client_is_refused_in_the_child(run: Callable[..., str]) -> None:
     """C40: a ready-made SDK client belongs to the parent; the child's first call names the callable form."""
     run(
@@ -305,75 +341,32 @@ def test_a_closed_client_stays_closed(run: Callable[..., str]) -> None:
     )
 
 
-@pytest.fixture
-def gunicorn(server: Server, basin: str, tmp_path: Path) -> Iterator[str]:
-    """The address of a Flask app under gunicorn with a preloaded, used client and four workers."""
-    pytest.importorskip("gunicorn")
-    pytest.importorskip("flask")
-    (tmp_path / "served.py").write_text(
-        textwrap.dedent(
-            f"""
-            import os
-            from flask import Flask
-            from s2pubsub import S2PubSub
+PRELOADED = f"""
+    import os
+    from flask import Flask
+    from s2pubsub import S2PubSub
 
-            pubsub = S2PubSub()
-            pubsub.publish({TOPIC!r}, type="preload", data=os.getpid())
-            kept = pubsub.subscribe({TOPIC!r})
-            app = Flask(__name__)
+    pubsub = S2PubSub()
+    pubsub.publish({TOPIC!r}, type="preload", data=os.getpid())
+    kept = pubsub.subscribe({TOPIC!r})
+    app = Flask(__name__)
 
-            @app.get("/")
-            def publish():
-                pubsub.publish({TOPIC!r}, type="request", data=os.getpid(), timeout=5)
-                with pubsub.subscribe("agent.stream.live", timeout=5) as events:
-                    pubsub.publish("agent.stream.live", type="x", data=0)
-                    events.get(timeout=5)
-                return str(os.getpid())
-            """
-        )
-    )
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", "--preload", "-w", "4", "-b", f"127.0.0.1:{port}", "served:app"],
-        cwd=tmp_path,
-        env={**os.environ, **server.endpoints_env(), "S2_BASIN": basin, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-    def answers() -> bool:
-        assert process.poll() is None, process.communicate()[0]
-        try:
-            get(f"http://127.0.0.1:{port}/")
-        except OSError:
-            return False
-        return True
-
-    try:
-        eventually(answers, 20)
-        yield f"http://127.0.0.1:{port}/"
-        process.send_signal(signal.SIGTERM)
-        output = process.communicate(timeout=LONG)[0]
-        assert process.returncode == 0, output
-        assert "Traceback" not in output
-        assert "SIGKILL" not in output
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=LONG) as response:
-        return str(response.read().decode())
+    @app.get("/")
+    def publish():
+        pubsub.publish({TOPIC!r}, type="request", data=os.getpid(), timeout=5)
+        with pubsub.subscribe("agent.stream.live", timeout=5) as events:
+            pubsub.publish("agent.stream.live", type="x", data=0)
+            events.get(timeout=5)
+        return str(os.getpid())
+"""
 
 
 @pytest.mark.web
 @pytest.mark.limit(60)
-def test_a_preloading_server(gunicorn: str, pubsub: S2PubSub) -> None:
+def test_a_preloading_server(server: Server, basin: str, tmp_path: Path, pubsub: S2PubSub) -> None:
     """C40: under gunicorn with a client made and used before the fork, every worker serves, and all end on SIGTERM."""
-    pids = {get(gunicorn) for _ in range(20)}
+    with gunicorn(tmp_path, PRELOADED, server, basin, "--preload", "-w", "4") as url:
+        pids = {get(url) for _ in range(20)}
     assert len(pids) > 1
     stored = pubsub.get_history(TOPIC)
     assert [event.type for event in stored].count("preload") == 1
@@ -479,6 +472,62 @@ def test_an_inherited_history_is_dead(run: Callable[..., str]) -> None:
 
 
 @pytest.mark.limit(60)
+def test_inherited_futures_are_dead(run: Callable[..., str], pubsub: S2PubSub, proxy: FaultProxy) -> None:
+    """C41: what a publisher has not stored at the fork ends in the child with ClosedError and outcome 'unknown'; what
+    it has stored keeps its result. The parent's futures and their callbacks are the parent's.
+    """
+    pubsub.publish(TOPIC, type="chunk", data="before")
+    hold = proxy.hold_response(APPEND_SESSION, times=None)
+    released = threading.Thread(target=lambda: (proxy.wait_for(APPEND, 1), proxy.remove(hold)))
+    released.start()
+    run(
+        """
+        import concurrent.futures
+        pubsub = S2PubSub()
+        publisher = pubsub.publisher(TOPIC, max_in_flight=10)
+        pending = [publisher.publish(type="chunk", data=n) for n in range(10)]
+        called = []
+        for future in pending:
+            future.add_done_callback(called.append)
+        blocked = threading.Thread(target=lambda: pending.append(publisher.publish(type="chunk", data=10)))
+        blocked.start()
+        waiting = threading.Thread(target=lambda: pending[0].result(20))
+        waiting.start()
+
+        def child():
+            done, undone = concurrent.futures.wait(pending, timeout=5)
+            assert len(done) == 10 and not undone
+            for future in pending:
+                assert isinstance(future.exception(0), ClosedError)
+                assert future.exception(0).outcome == "unknown"
+            late = []
+            pending[0].add_done_callback(late.append)
+            assert called == [] and late == pending[:1]
+
+        assert ended(forked(child)) == 0
+        assert not any(future.done() for future in pending)
+        publish(pubsub, "go", "agent.stream.go")
+        blocked.join(10)
+        waiting.join(10)
+        assert [future.result(5).index for future in pending] == list(range(1, 12))
+        assert len(called) == 10
+
+        results = []
+        def fork_in_callback(future):
+            results.append(ended(forked(lambda: os._exit(future.result(0).index != 12))))
+        held = publisher.publish(type="chunk", data=11)
+        held.add_done_callback(fork_in_callback)
+        publisher.flush(20)
+        assert results == [0]
+        publisher.close()
+        pubsub.close()
+        """,
+        endpoint=proxy,
+    )
+    released.join(LONG)
+
+
+@pytest.mark.limit(60)
 def test_inherited_publishers_and_leases_are_dead(run: Callable[..., str], pubsub: S2PubSub) -> None:
     """C41: the parent's publisher and held lease raise ClosedError in the child at once; in the parent they go on."""
     run(
@@ -504,6 +553,8 @@ def test_inherited_publishers_and_leases_are_dead(run: Callable[..., str], pubsu
             refused(lambda: publisher.publish(type="chunk", data="child"))
             refused(lambda: publisher.flush(timeout=5))
             refused(lambda: lease.check())
+            for future in pending:
+                assert future.exception(timeout=0) is None or isinstance(future.exception(timeout=0), ClosedError)
             began = time.monotonic()
             for close in (publisher.close, lease.release):
                 try:

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from s2pubsub import S2PubSub
-from tests.servers import ON_LITE, Server, free_port
-from tests.waiting import LONG, eventually
+from tests.preforking import get, gunicorn
+from tests.servers import ON_LITE, Server
+from tests.waiting import LONG
 
 pytest.importorskip("gevent")
 pytestmark = [ON_LITE, pytest.mark.limit(60)]
@@ -194,75 +195,44 @@ def test_late_patching(run: Callable[..., str], patching: str) -> None:
         assert printed == ""
 
 
+STREAMING = f"""
+    from flask import Flask, Response
+    from s2pubsub import S2PubSub
+
+    pubsub = S2PubSub()
+    app = Flask(__name__)
+
+    @app.get("/")
+    def up():
+        return "up"
+
+    @app.get("/events")
+    def events():
+        subscription = pubsub.subscribe({TOPIC!r})
+        def body():
+            with subscription:
+                yield ":open\\n\\n"
+                for event in subscription:
+                    yield f"id: {{event.index}}\\ndata: {{event.data}}\\n\\n"
+        return Response(body(), mimetype="text/event-stream")
+"""
+
+
 @pytest.fixture
-def gunicorn(server: Server, basin: str, tmp_path: Path) -> Iterator[str]:
-    """The address of a Flask app under gunicorn's gevent worker."""
-    pytest.importorskip("gunicorn")
-    pytest.importorskip("flask")
-    (tmp_path / "served.py").write_text(
-        textwrap.dedent(
-            f"""
-            from flask import Flask, Response
-            from s2pubsub import S2PubSub
-
-            pubsub = S2PubSub()
-            app = Flask(__name__)
-
-            @app.get("/")
-            def up():
-                return "up"
-
-            @app.get("/events")
-            def events():
-                subscription = pubsub.subscribe({TOPIC!r})
-                def body():
-                    with subscription:
-                        yield ":open\\n\\n"
-                        for event in subscription:
-                            yield f"id: {{event.index}}\\ndata: {{event.data}}\\n\\n"
-                return Response(body(), mimetype="text/event-stream")
-            """
-        )
-    )
-    port = free_port()
-    process = subprocess.Popen(
-        f"{sys.executable} -m gunicorn -k gevent -w 1 -b 127.0.0.1:{port} --graceful-timeout 2 served:app".split(),
-        cwd=tmp_path,
-        env={**os.environ, **server.endpoints_env(), "S2_BASIN": basin, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-    def answers() -> bool:
-        assert process.poll() is None, process.communicate()[0]
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=2) as response:
-                return bool(response.status == 200)
-        except OSError:
-            return False
-
-    try:
-        eventually(answers, 20)
-        yield f"http://127.0.0.1:{port}"
-        process.terminate()
-        output = process.communicate(timeout=LONG)[0]
-        assert process.returncode == 0, output
-        assert "SIGKILL" not in output
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+def streaming(server: Server, basin: str, tmp_path: Path) -> Iterator[str]:
+    """The address of an app that streams, under gunicorn's gevent worker."""
+    with gunicorn(tmp_path, STREAMING, server, basin, "-k", "gevent", "-w", "1", "--graceful-timeout", "2") as url:
+        yield url
 
 
 @pytest.mark.web
-def test_a_gevent_worker_serves_many_streams(gunicorn: str, pubsub: S2PubSub) -> None:
+def test_a_gevent_worker_serves_many_streams(streaming: str, pubsub: S2PubSub) -> None:
     """C43: twenty open event streams in one gevent worker each get the event within a second, and others are served."""
     arrived: list[float] = []
     opened = threading.Barrier(21)
 
     def read() -> None:
-        with urllib.request.urlopen(f"{gunicorn}/events", timeout=LONG) as stream:
+        with urllib.request.urlopen(f"{streaming}/events", timeout=LONG) as stream:
             assert stream.readline() == b":open\n"
             opened.wait(LONG)
             while not stream.readline().startswith(b"data: 7"):
@@ -279,5 +249,4 @@ def test_a_gevent_worker_serves_many_streams(gunicorn: str, pubsub: S2PubSub) ->
         reader.join(LONG)
     assert len(arrived) == 20
     assert max(arrived) - sent < 1
-    with urllib.request.urlopen(gunicorn, timeout=2) as response:
-        assert response.read() == b"up"
+    assert get(streaming) == "up"

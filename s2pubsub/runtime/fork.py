@@ -5,7 +5,7 @@ connections of the parent's handles do not exist there. Objects register here wi
 child each one's ``_reset_in_child()`` puts it into a state that works anew or says that it is dead.
 
 Locks of others cannot be reset: OpenSSL's while it loads certificates, or an import's. What may hold one runs inside
-``undisturbed()``, which a fork on another thread waits for.
+``undisturbed()``, which a fork on another thread waits for; any number of threads may be inside at once.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ class Forkable(Protocol):
 
 
 _registered: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_lock = threading.RLock()  # reentrant, since a signal handler may fork or make a client
-
-_undisturbed = threading.RLock()
-_held_for_fork = False
+_gate = threading.Condition()  # reentrant, since a signal handler may fork or make a client
+_inside: list[int] = []  # the threads inside ``undisturbed()``, once for each time
 
 _PATIENCE = 5.0
 """Seconds that a fork waits for what must not be disturbed; making an SDK client takes 0.03."""
@@ -40,13 +38,20 @@ _PATIENCE = 5.0
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Let forks on other threads wait until the block ends, for a while."""
-    with _undisturbed:
+    thread = threading.get_ident()
+    with _gate:  # which a fork holds
+        _inside.append(thread)
+    try:
         yield
+    finally:
+        with _gate:
+            _inside.remove(thread)
+            _gate.notify_all()
 
 
 def reset_in_child(obj: Forkable) -> None:
     """Call ``obj._reset_in_child()`` in every child forked from now on, as long as ``obj`` lives."""
-    with _lock:
+    with _gate:
         _registered.add(obj)
 
 
@@ -56,21 +61,19 @@ def inherited() -> ClosedError:
 
 
 def _before() -> None:
-    global _held_for_fork
-    _held_for_fork = _undisturbed.acquire(timeout=_PATIENCE)
-    # Held across the fork, so that the child never sees the set in the middle of a change.
-    _lock.acquire()
+    # Held across the fork, so that nobody goes inside, and the child never sees the set in the middle of a change.
+    _gate.acquire()
+    me = threading.get_ident()
+    _gate.wait_for(lambda: all(thread == me for thread in _inside), _PATIENCE)
 
 
 def _after_in_parent() -> None:
-    _lock.release()
-    if _held_for_fork:
-        _undisturbed.release()
+    _gate.release()
 
 
 def _after_in_child() -> None:
-    global _lock, _undisturbed
-    _lock, _undisturbed = threading.RLock(), threading.RLock()
+    global _gate, _inside
+    _gate, _inside = threading.Condition(), [thread for thread in _inside if thread == threading.get_ident()]
     failure = None
     for obj in list(_registered):
         try:
