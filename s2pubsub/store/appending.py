@@ -210,7 +210,10 @@ class Appender(Generic[I]):
             # The session is dead; what it acknowledged before it died is still on its way here.
             await asyncio.gather(*collecting, return_exceptions=True)
             judged = True
-            raise self._verdict(error, tenancy) from error
+            verdict = self._verdict(error, tenancy)
+            if isinstance(verdict, Interrupted) and isinstance(verdict.reason, ConditionError) and self._misses == 1:
+                return  # no outage: reading back tells at once what is stored, and by whom
+            raise verdict from error
         finally:
             if not judged:  # cancelled
                 self._unacked.doubt()
