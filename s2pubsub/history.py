@@ -100,8 +100,8 @@ class HistoryReader:
             return
         first, last = records[0].seq_num, records[-1].seq_num
         if first > self._next_index or last - first + 1 != len(records):
-            actual = next(r.seq_num for i, r in enumerate(records) if r.seq_num != self._next_index + i)
-            raise ReplayGapError(self._topic, self._next_index, actual)
+            found = enumerate((record.seq_num for record in records), self._next_index)
+            raise ReplayGapError(self._topic, *next(pair for pair in found if pair[0] != pair[1]))
         if last >= self._tail:
             records = [record for record in records if record.seq_num < self._tail]
         events, error = decode_batch(self._topic, records)

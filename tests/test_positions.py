@@ -1,0 +1,434 @@
+"""What readers make of each answer that a store can give: positions, gaps, ends, and which stream they read.
+
+On a scripted store, so that every answer comes for sure; that real servers are read in the same way is proved
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from s2_sdk import SequencedRecord
+
+from s2pubsub.errors import (
+    ClosedError,
+    DecodeError,
+    OperationTimeoutError,
+    ReplayGapError,
+    StoreError,
+    TopicGoneError,
+)
+from s2pubsub.following import MIB, Feed, Follower, Outage, stopped
+from s2pubsub.history import HistoryReader
+from s2pubsub.retry import Interrupted
+from s2pubsub.runtime.channel import ChannelEnd
+from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.runtime.wake import Wake
+from s2pubsub.runtime.worker import Stop
+from s2pubsub.stats import Counters
+from s2pubsub.store import Batch, PastTailError
+from s2pubsub.subscription import Queue
+from tests.scripted import (
+    ANOTHER,
+    CANCELLED,
+    DELETING,
+    NEVER,
+    SAME,
+    STREAM,
+    ScriptedStore,
+    batch,
+    command,
+    failure,
+    records,
+)
+
+TOPIC = "agent.t"
+LOG = logging.getLogger("s2pubsub.test")
+
+
+class Followed:
+    """A follower that ran to its end on a script."""
+
+    def __init__(
+        self, *sessions: Any, start: int = 0, existed: bool = True, found: Sequence[Any] = (SAME,), size: int = 1000
+    ) -> None:
+        stop, wake = Stop(), Wake()
+        stop.add(wake.set)
+        self.sink = Queue(start, size, MIB)
+        self.counters = Counters()
+        self.store: Any = ScriptedStore(sessions, stop=stop, found=found)
+        feed = Feed(TOPIC, STREAM, start, existed, self.store, self.sink, stop, wake, self.counters, LOG)
+        self.error: Exception | None = None
+        try:
+            Follower(feed).run()
+        except Exception as error:
+            if not stopped(error, stop):
+                self.error = error
+        self.next_index = self.sink.next_index if len(self.sink.channel) == 0 else None
+        self.sink.finish(None)
+        self.indices: list[int | None] = []
+        try:
+            while True:
+                self.indices.append(self.sink.channel.get(Deadline.after(0)).index)
+        except ChannelEnd:
+            self.end = self.sink.next_index
+
+    @property
+    def starts(self) -> list[int]:
+        return [asked["start"] for asked in self.store.opened]
+
+
+def gap(reader: Any) -> tuple[int, int]:
+    assert isinstance(reader.error, ReplayGapError)
+    assert reader.error.topic == TOPIC
+    return reader.error.expected, reader.error.actual
+
+
+# Following.
+
+
+def test_events_in_order() -> None:
+    """A session's batches are handed on; the position is that behind the last record, commands included."""
+    one = Followed([batch(0, 1), batch(2, tail=3), Batch([command(3), command(4)], 0, 5)])
+    assert (one.indices, one.end, one.error) == ([0, 1, 2], 5, None)
+    assert one.counters.delivered == 3
+    assert one.counters.reconnects == 0
+    (asked,) = one.store.opened
+    assert asked["stream"] == STREAM
+    assert (asked["start"], asked["limit"], asked["wait"], asked["clamp"]) == (0, None, None, True)
+    assert one.store.sessions[0].closed
+
+
+def test_where_it_goes_on() -> None:
+    """C01: Whatever ends a session, the next one begins at the next index, and not clamped once that was reached."""
+    for end in ("ended", failure("outage"), failure("name")):
+        one = Followed([batch(7, 8), end], [batch(9)], start=7)
+        assert (one.indices, one.starts) == ([7, 8, 9], [7, 9])
+        assert [asked["clamp"] for asked in one.store.opened] == [True, False]
+        assert [asked["limit"] for asked in one.store.opened] == [None, None]
+        assert one.counters.reconnects == 1
+        assert all(session.closed for session in one.store.sessions)
+    one = Followed(failure("outage"), [batch(0)])
+    assert (one.indices, one.starts, one.counters.reconnects) == ([0], [0, 0], 1)
+
+
+def test_holes_are_gaps() -> None:
+    """C11: Records that are missing at the start, in a batch, between two, or before the tail: a gap, and where."""
+    assert gap(Followed([batch(3, 4)])) == (0, 3)
+    assert gap(Followed([batch(0, 1), batch(4)])) == (2, 4)
+    one = Followed([batch(0, 1, 3, 4)])
+    assert gap(one) == (2, 3)
+    assert one.indices == []
+    assert gap(Followed([batch(tail=3)])) == (0, 3)
+    assert gap(Followed([batch(0, tail=2)])) == (1, 2)
+    assert gap(Followed([batch(0), "ended"], [batch(2)])) == (1, 2)
+    assert Followed([batch(0, tail=1), batch(1, tail=2)]).error is None
+
+
+def test_an_offset_beyond_the_tail() -> None:
+    """C12: Until the offset is reached sessions are clamped to the tail; from then on what is missing counts."""
+    one = Followed([batch(tail=2), batch(), batch(10, 11)], start=10)
+    assert (one.indices, one.end, one.error) == ([10, 11], 12, None)
+    assert one.counters.delivered == 2
+    assert gap(Followed([batch(), batch(12)], start=10)) == (10, 12)
+    one = Followed([batch(), "ended"], [batch(), "ended"], [batch(10)], start=10)
+    assert (one.indices, one.starts) == ([10], [10, 10, 10])
+    assert [asked["clamp"] for asked in one.store.opened] == [True, True, True]
+    one = Followed([batch(tail=10), "ended"], [batch(10)], start=10)
+    assert [asked["clamp"] for asked in one.store.opened] == [True, False]
+    one = Followed([batch(tail=9), "ended"], [batch(10)], start=10)
+    assert [asked["clamp"] for asked in one.store.opened] == [True, True]
+
+
+def test_a_record_that_is_no_event() -> None:
+    """C24: The events before it come first; the position stays at it."""
+    mixed = [*records(0, 1), *records(2, body=b"{"), *records(3)]
+    one = Followed([Batch(mixed, 40, None)])
+    assert isinstance(one.error, DecodeError)
+    assert (one.error.topic, one.error.index) == (TOPIC, 2)
+    assert (one.indices, one.end) == ([0, 1], 2)
+    assert one.counters.delivered == 2
+
+
+def test_a_parked_reader_reads_with_limits() -> None:
+    """Design 2: as much as there is room for, twice as much each time, five times at most, or until it caught up."""
+    one = Followed(
+        [batch(0, 1), "parked"], [batch(2), "ended"], ["ended"], ["ended"], ["ended"], ["ended"], [batch(3)], size=10
+    )
+    assert one.indices == [0, 1, 2, 3]
+    assert one.starts == [0, 2, 3, 3, 3, 3, 3]
+    assert [asked["limit"] and asked["limit"][0] for asked in one.store.opened] == [None, 8, 14, 28, 56, 112, None]
+    assert [asked["limit"][1] for asked in one.store.opened[1:6]] == [MIB << number for number in range(5)]
+    assert [asked["wait"] for asked in one.store.opened] == [None, 1, 1, 1, 1, 1, None]
+    assert one.counters.reconnects == 0
+    assert one.store.opened[0]["on_park"] == one.counters.count_parked
+    one = Followed([batch(0), "parked"], [batch(1, tail=2)], [batch(2)])
+    assert (one.indices, one.starts) == ([0, 1, 2], [0, 1, 2])
+    assert [asked["limit"] is None for asked in one.store.opened] == [True, False, True]
+    one = Followed([batch(0), "parked"], ["ended"], [batch(1), "parked"], [batch(2)], size=100)
+    assert [asked["limit"] and asked["limit"][0] for asked in one.store.opened] == [None, 99, 198, 98]
+
+
+def test_a_full_sink_that_is_closed() -> None:
+    """The follower ends when its sink does, without an error and without another question."""
+    stop, wake = Stop(), Wake()
+    sink = Queue(0, 10, MIB)
+    store: Any = ScriptedStore([[batch(0), batch(1)]], stop=stop)
+    deliver = sink.deliver
+
+    def close_behind(events: Any, size: int, next_index: int | None) -> bool:
+        taken = deliver(events, size, next_index)
+        sink.close()
+        stop.set()
+        return taken
+
+    sink.deliver = close_behind  # type: ignore[method-assign]  # a close in that very moment
+    Follower(Feed(TOPIC, STREAM, 0, True, store, sink, stop, wake, Counters(), LOG)).run()
+    assert len(store.opened) == 1
+    assert sink.next_index == 0
+
+
+@pytest.mark.parametrize("kind", ["refused", "condition"])
+def test_a_refusal_is_final(kind: Any) -> None:
+    """Design 4: it reaches the reader as it is."""
+    refusal = failure(kind)
+    one = Followed([batch(0), refusal], [batch(1)])
+    assert one.error is refusal
+    assert one.indices == [0]
+    assert one.store.sessions[0].closed
+
+
+def test_an_absent_stream() -> None:
+    """C13: One that was there is gone; one that never was is waited for."""
+    for given in (Followed([failure("gone")]), Followed([batch(0, tail=1), failure("gone")], existed=False)):
+        assert isinstance(given.error, TopicGoneError)
+        assert given.error.topic == TOPIC
+        assert isinstance(given.error.__cause__, StoreError)
+    one = Followed(failure("gone"), [batch(0)], existed=False)
+    assert (one.indices, one.error) == ([0], None)
+    assert isinstance(Followed([batch(0), failure("past_tail")]).error, TopicGoneError)
+
+
+@pytest.mark.parametrize("found", [(SAME, None), (SAME, DELETING), (SAME, ANOTHER), (SAME, SAME, ANOTHER)])
+def test_a_stream_that_was_made_anew(found: Sequence[Any]) -> None:
+    """C13: Before it goes on in the middle of a stream a reader looks whether that is still the one it has read."""
+    one = Followed([batch(0), "ended"], [batch(1), "ended"], [batch(0)], found=found)
+    assert isinstance(one.error, TopicGoneError)
+    assert one.indices == [0, 1][: len(found) - 1]
+    assert set(one.store.looked_up) == {STREAM}
+
+
+@pytest.mark.parametrize("first", [NEVER, CANCELLED, None, failure("outage")])
+def test_a_look_up_without_an_answer(first: Any) -> None:
+    """The first answer that there is says which stream it is; the later ones are compared with it. One that was lost is
+    asked for again with the next batch.
+    """
+    assert Followed([batch(0), "ended"], [batch(1)], found=[first, SAME]).indices == [0, 1]
+    again = [SAME] if first is CANCELLED or isinstance(first, StoreError) else []
+    one = Followed([batch(0), "ended"], [batch(1), "ended"], [batch(2)], found=[first, SAME, *again, ANOTHER])
+    assert isinstance(one.error, TopicGoneError)
+    assert one.indices == [0, 1]
+
+
+def test_nothing_is_looked_up_at_the_beginning() -> None:
+    """A reader at index 0 may read whatever stream it finds; one that opens for the first time need not look."""
+    one = Followed(failure("outage"), [batch(0)], existed=False, found=[None])
+    assert one.indices == [0]
+    assert len(one.store.looked_up) == 1  # when it had read something
+    assert len(Followed([batch(5)], start=5, existed=True).store.looked_up) == 1
+
+
+def test_a_client_that_is_closed() -> None:
+    """What was asked of a closed client ends the reader as closed."""
+    one = Followed([batch(0), CANCELLED])
+    assert isinstance(one.error, ClosedError)
+    assert str(one.error) == "the client is closed"
+
+
+def test_what_a_stop_explains() -> None:
+    """What a worker sees that was told to stop is no failure; anything else is."""
+    stop = Stop()
+    for error in (ClosedError("x"), Interrupted(failure("outage"))):
+        assert not stopped(error, stop)
+    stop.set()
+    for error in (ClosedError("x"), Interrupted(failure("outage"))):
+        assert stopped(error, stop)
+    assert not stopped(failure("refused"), stop)
+
+
+# What is said of outages.
+
+
+def test_an_outage_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A warning when it begins, with the attempt, the wait and the reason; details below that; a line at its end."""
+    caplog.set_level(logging.DEBUG, LOG.name)
+    one = Followed([batch(0), failure("outage")], failure("outage"), [batch(1), "ended"], [batch(2)])
+    assert one.indices == [0, 1, 2]
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    begun = f"the subscription to topic '{TOPIC}' was interrupted (attempt %d, next in "
+    assert [level for level, _ in said] == ["WARNING", "DEBUG", "INFO", "WARNING", "INFO"]
+    assert said[0][1].startswith(begun % 1)
+    assert said[0][1].endswith(" s): it says no")
+    assert said[1][1].startswith(begun % 2)
+    assert said[3][1].endswith("the server ended the read session")
+    for line in (said[2][1], said[4][1]):
+        assert re.fullmatch(f"the subscription to topic '{TOPIC}' goes on after [0-4][.][0-9] s", line)
+    waits = [float(said[place][1].split("next in ")[1].split(" s")[0]) for place in (0, 1)]
+    assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 0.75
+
+
+def test_an_end_without_a_beginning(caplog: pytest.LogCaptureFixture) -> None:
+    """Where nothing was interrupted nothing goes on."""
+    caplog.set_level(logging.DEBUG, LOG.name)
+    Outage("reader", LOG).over()
+    assert Followed([batch(0)]).indices == [0]
+    assert caplog.records == []
+
+
+# History.
+
+
+class Read:
+    """A pass over a topic's history."""
+
+    def __init__(
+        self,
+        *sessions: Any,
+        tail: Any,
+        pages: Sequence[Any] = (),
+        offset: int = 0,
+        found: Sequence[Any] = (SAME,),
+        timeout: float | None = 20.0,
+        stop: Stop | None = None,
+    ) -> None:
+        stop = stop or Stop()
+        self.store: Any = ScriptedStore(sessions, stop=Stop(), found=found, tail=tail, pages=pages)
+        self.reader = HistoryReader(self.store, TOPIC, STREAM, offset, stop, timeout, LOG)
+        self.indices: list[int | None] = []
+        self.error: Exception | None = None
+        try:
+            for events in self.reader.batches():
+                assert events
+                self.indices += [event.index for event in events]
+        except Exception as error:
+            self.error = error
+
+
+def span(start: int, end: int) -> list[SequencedRecord]:
+    return records(*range(start, end))
+
+
+def test_a_page() -> None:
+    """A short history is one page, up to the tail of the call and no further."""
+    one = Read(tail=3, pages=[span(0, 5)])
+    assert (one.indices, one.error) == ([0, 1, 2], None)
+    assert one.store.asked == [(0, 3)]
+    assert one.store.opened == one.store.looked_up == []
+    assert Read(tail=5, offset=3, pages=[span(3, 5)]).indices == [3, 4]
+    for offset in (5, 6):
+        one = Read(tail=5, offset=offset)
+        assert (one.indices, one.error, one.store.asked) == ([], None, [])
+
+
+def test_pages_and_sessions() -> None:
+    """The first thousand come as a page, the others from a session that is limited to what is left."""
+    one = Read([Batch(span(1000, 1700), 9, None), Batch(span(1700, 2100), 9, 2100)], tail=2050, pages=[span(0, 1000)])
+    assert (one.indices, one.error) == (list(range(2050)), None)
+    assert one.store.asked == [(0, 1000)]
+    (asked,) = one.store.opened
+    assert (asked["stream"], asked["start"], asked["limit"]) == (STREAM, 1000, (1050, None))
+    assert one.store.sessions[0].closed
+    assert len(one.store.looked_up) == 2
+    assert Read(tail=1000, pages=[span(0, 1000)]).store.looked_up == []
+
+
+def test_a_session_that_ends_early() -> None:
+    """One that parked is opened again where it was; behind one that ended the next page comes by a request."""
+    one = Read(
+        [batch(1000, 1001), "parked"], [batch(1002), batch(tail=1010), "ended"], [Batch(span(1005, 1010), 9, None)],
+        tail=1010, pages=[span(0, 1000), span(1003, 1005)],
+    )  # fmt: skip
+    assert (one.indices, one.error) == (list(range(1010)), None)
+    assert [asked["start"] for asked in one.store.opened] == [1000, 1002, 1005]
+    assert [asked["limit"] for asked in one.store.opened] == [(10, None), (8, None), (5, None)]
+    assert one.store.asked == [(0, 1000), (1003, 7)]
+    assert all(session.closed for session in one.store.sessions)
+
+
+def test_what_is_no_longer_stored() -> None:
+    """C11: Nothing where something was promised, a start that is too late, and holes are gaps."""
+    assert gap(Read(tail=3, pages=[[]])) == (0, 3)
+    assert gap(Read(tail=3, pages=[span(1, 3)])) == (0, 1)
+    assert gap(Read(tail=5, pages=[records(0, 1, 3, 4)])) == (2, 3)
+    one = Read(["ended"], tail=1005, pages=[span(0, 1000), []])
+    assert gap(one) == (1000, 1005)
+    assert one.indices == list(range(1000))
+    assert gap(Read([batch(1001)], tail=1005, pages=[span(0, 1000)])) == (1000, 1001)
+
+
+def test_records_of_history_that_are_no_events() -> None:
+    """Commands are left out; behind the events before it a record that is none raises. None of it beyond the tail."""
+    assert Read(tail=3, pages=[[command(0), *span(1, 2), command(2)]]).indices == [1]
+    assert Read(tail=1, pages=[[command(0)]]).indices == []
+    one = Read(tail=3, pages=[[*span(0, 1), *records(1, body=b"{"), *span(2, 3)]])
+    assert isinstance(one.error, DecodeError)
+    assert (one.error.index, one.indices) == (1, [0])
+    assert Read(tail=1, pages=[[*span(0, 1), *records(1, body=b"{")]]).error is None
+
+
+def test_an_absent_history() -> None:
+    """A topic that is not there, or went before the first page, has no history; later it is gone."""
+    past = PastTailError("past", code="x", status=416)
+    for one in (Read(tail=failure("gone")), Read(tail=3, pages=[past]), Read(tail=3, pages=[failure("gone")])):
+        assert (one.indices, one.error) == ([], None)
+    for kind in ("gone", "past_tail"):
+        one = Read([failure(kind)], tail=1001, pages=[span(0, 1000)])
+        assert isinstance(one.error, TopicGoneError)
+        assert one.error.topic == TOPIC
+        assert one.store.sessions[0].closed
+    one = Read([batch(1000)], tail=1001, pages=[span(0, 1000)], found=[SAME, ANOTHER])
+    assert isinstance(one.error, TopicGoneError)
+    assert one.store.opened == []
+
+
+def test_failures_of_history(caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal is raised as it is; an outage in a session is waited for, with a note, and then raised as it is."""
+    caplog.set_level(logging.DEBUG, LOG.name)
+    refusal = failure("refused")
+    assert Read(tail=refusal).error is refusal
+    assert Read(tail=3, pages=[refusal]).error is refusal
+    assert Read([refusal], tail=1001, pages=[span(0, 1000)]).error is refusal
+    assert caplog.records == []
+    for kind in ("outage", "name"):
+        one = Read([failure(kind)], [batch(1000)], tail=1001, pages=[span(0, 1000)])
+        assert (one.indices, one.error) == (list(range(1001)), None)
+        assert one.store.sessions[0].closed
+    (said, _) = caplog.records
+    assert said.levelno == logging.DEBUG
+    assert said.getMessage() == f"history of topic '{TOPIC}' was interrupted (attempt 1): it says no"
+    outage = failure("outage")
+    one = Read(outage, *[outage] * 20, tail=1001, pages=[span(0, 1000)], timeout=0.5)
+    assert one.error is outage
+    assert len(one.store.opened) > 1
+
+
+def test_history_that_does_not_come() -> None:
+    """C15: A batch that is not there within the limit raises, with the topic and the limit; so does a closed client."""
+    one = Read([NEVER], tail=1001, pages=[span(0, 1000)], timeout=0.2)
+    assert isinstance(one.error, OperationTimeoutError)
+    assert str(one.error) == f"history of topic '{TOPIC}' did not come within 0.2 s"
+    assert one.store.sessions[0].closed
+    one = Read([CANCELLED], tail=1001, pages=[span(0, 1000)])
+    assert isinstance(one.error, ClosedError)
+    assert str(one.error) == "the client is closed"
+    stop = Stop()
+    stop.set()
+    one = Read([batch(1000)], tail=1001, pages=[span(0, 1000)], stop=stop)
+    assert isinstance(one.error, ClosedError)
+    assert str(one.error) == "the client is closed"
+    assert one.indices == list(range(1000))
+    assert one.store.opened == []
