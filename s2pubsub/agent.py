@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from s2pubsub.errors import ClosedError, S2PubSubError
+from s2pubsub.errors import ClosedError, RunEndedError, S2PubSubError
 from s2pubsub.observation import Observation
 from s2pubsub.run_writer import Run
 from s2pubsub.runs import Adapter, Runs, write_items
@@ -109,7 +109,8 @@ class DurableAgent:
             try:
                 write_items(run, self._items(args, kwargs), self._adapter)
             except BaseException as error:  # the run has it as its end; the log has the traceback
-                self.runs.pubsub.logger.error("run %r has failed", run.id, exc_info=error)
+                if not (self._closed and isinstance(error, RunEndedError)):  # that was ``close``
+                    self.runs.pubsub.logger.error("run %r has failed", run.id, exc_info=error)
             with self._lock:
                 self._runs.discard(run)
 

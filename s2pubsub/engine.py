@@ -65,6 +65,8 @@ class Engine:
         self.counters = Counters()
         self.held = HeldLeases()
         self.closed = False
+        self.inner: Transport | None = None
+        self._parts: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._reset_in_child()
         reset_in_child(self)
         close_at_exit(self)
@@ -73,8 +75,9 @@ class Engine:
         self.lock = threading.RLock()  # reentrant, since a signal handler may close in the middle of subscribe
         self.stop = Stop()
         self.open = Registry()
+        # Runs and agents made before a fork work in the child, too, and end with its client. Local topics begin anew.
+        self._parts = weakref.WeakSet(part for part in self._parts if part is not self.inner)
         self.inner = self.settings.inner
-        self._parts: weakref.WeakSet[Closable] = weakref.WeakSet()
 
     # -- topics --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing.util
 import threading
 import warnings
 import weakref
@@ -171,3 +172,13 @@ def _close_all() -> None:
         except Exception as error:  # noqa: BLE001  # nobody else would hear of it
             text = "; ".join([str(error), *getattr(error, "__notes__", ())])
             warnings.warn(f"s2pubsub, closing at exit: {text}", RuntimeWarning, stacklevel=1)
+
+
+def _close_with_child(_: object = None) -> None:
+    # Children of multiprocessing leave without exit handlers, but run these. Those that leave by os._exit run nothing.
+    if multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, _close_all, exitpriority=0)
+
+
+_close_with_child()  # imported by a child
+multiprocessing.util.register_after_fork(_close_all, _close_with_child)  # a child of this process

@@ -107,8 +107,12 @@ def find_lite() -> str | None:
 class ServerProcess(Server):
     """A server in a process of its own, on a port that it keeps over restarts.
 
-    A watchdog kills it when this process ends without having stopped it.
+    A watchdog kills it when this process ends without having stopped it. With ``own_session`` it is the leader of a
+    session, and its children are ended with it.
     """
+
+    own_session = False
+    folder: Path | None = None  # where it runs, if not here
 
     def __init__(self, *, port: int | None = None, env: Mapping[str, str] | None = None) -> None:
         super().__init__(f"http://127.0.0.1:{port or free_port()}")
@@ -133,9 +137,15 @@ class ServerProcess(Server):
         if self._process is not None:
             return self
         process = self._process = subprocess.Popen(
-            self.command(), env=self._env, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT
+            self.command(),
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=self.own_session,
+            cwd=self.folder,
         )
-        script = f"read nothing; kill -9 {process.pid}"
+        script = f"read nothing; kill -9 {'-' if self.own_session else ''}{process.pid}"
         self._watchdog = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
         try:
             eventually(self._answers, _START, "the server did not start")
@@ -181,6 +191,9 @@ class ServerProcess(Server):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(_STOP)
+            if self.own_session:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def restart(self) -> None:
         """Stop it if it runs, and start it on the same port."""

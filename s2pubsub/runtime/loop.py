@@ -158,6 +158,12 @@ class IOLoop:
     def _running_loop(self) -> _Loop:
         loop = self._loop
         if loop is not None and not self._closed:
+            if loop.pid != os.getpid():
+                # uWSGI forks behind Python's back: neither `threading` nor we were told, and nobody runs this loop.
+                raise ClosedError(
+                    "used before a fork of which Python was not told, and no thread of it lives on: "
+                    "start uWSGI with --lazy-apps"
+                )
             return loop
         with self._lock:
             if self._closed:
@@ -212,6 +218,7 @@ class _Loop(asyncio.SelectorEventLoop):
         # Python's development mode is about its user's program; for this loop it has to be asked for.
         self.set_debug(bool(os.environ.get("PYTHONASYNCIODEBUG")))
         self._ending = False
+        self.pid = os.getpid()
         self.pool = Pool("s2pubsub-resolver", _RESOLVERS)
 
     def run_in_executor(  # type: ignore[override]  # wider: any callable

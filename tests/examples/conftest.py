@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
+from tests.celery_worker import CeleryWorker
 from tests.redis_server import has_redis, start_redis
 from tests.servers import Server, ServerProcess, missing
-from tests.waiting import LONG, eventually
 
 MISSING = "the worker pools' tests need redis-server and the Python packages redis, celery, gunicorn and flask"
-START = 20.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,66 +34,6 @@ def redis_url() -> Iterator[str]:
         missing(MISSING)
     with start_redis() as port:
         yield f"redis://127.0.0.1:{port}/0"
-
-
-class CeleryWorker:
-    """``celery worker``, prefork, in a process group of its own."""
-
-    def __init__(self, env: Mapping[str, str], log: Path) -> None:
-        self._log = log
-        command = [sys.executable, "-m", "celery", "--app", "s2pubsub.examples.celery_worker", "worker"]
-        options = [
-            "--pool",
-            "prefork",
-            "--concurrency",
-            "2",
-            "--loglevel",
-            "info",
-            "--without-mingle",
-            "--without-gossip",
-        ]
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, *options], env={**os.environ, **env}, stdout=out, stderr=out, start_new_session=True
-            )
-
-    def __enter__(self) -> Self:
-        eventually(self._ready, START, "celery did not start")
-        return self
-
-    def _ready(self) -> bool:
-        assert self.process.poll() is None, self.output()
-        return " ready." in self.output()
-
-    def output(self) -> str:
-        """What it has logged."""
-        return self._log.read_text(errors="replace")
-
-    def children(self) -> list[int]:
-        """The pool's processes."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                except OSError:
-                    continue
-                if int(fields[1]) == self.process.pid:
-                    found.append(int(entry.name))
-        return found
-
-    def kill(self) -> None:
-        """End it and its children at once, as a lost machine would."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(LONG)
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(LONG)
-            except subprocess.TimeoutExpired:
-                self.kill()
 
 
 class Web(ServerProcess):
@@ -130,7 +67,8 @@ def celery_env(env: dict[str, str], redis_url: str) -> dict[str, str]:
 def start_worker(celery_env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., CeleryWorker]]:
     """Start Celery; stopped after the test."""
     with ExitStack() as stack:
-        yield lambda **more: stack.enter_context(CeleryWorker({**celery_env, **more}, tmp_path / "celery.log"))
+        app, log = "s2pubsub.examples.celery_worker", tmp_path / "celery.log"
+        yield lambda **more: stack.enter_context(CeleryWorker(app, {**celery_env, **more}, log))
 
 
 @pytest.fixture
