@@ -29,6 +29,7 @@ from s2pubsub.runtime.deadline import Deadline, check_timeout
 from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.outbox import Outbox, fresh
+from s2pubsub.runtime.promise import Promise
 from s2pubsub.stats import Counters
 from s2pubsub.store import Appending
 
@@ -43,31 +44,17 @@ _HURRIED_TIMEOUT = 1.0
 """Seconds to wait for acknowledgements at the end of a ``with`` block, and when Ctrl-C or an exit ends it."""
 
 
-class Pending(Future[Any]):
+class Pending(Promise[Any]):
     """The future of an event on its way; with ``fence``, of the command that sets a fencing token.
 
     One object for what the caller waits on and what the loop sends: making two took half as long again.
     """
 
     def __init__(self, event: Event | None, body: bytes, fence: str | None = None) -> None:
-        super().__init__()
         self.event = event
         self.body = body
         self.fence = fence
         self.size = RECORD_OVERHEAD + len(body)  # metered
-
-    def cancel(self) -> bool:
-        """False: an event that was taken cannot be called back."""
-        return False
-
-    def end_in_child(self) -> None:
-        """Fail in a forked child, where nobody will complete it. Its done-callbacks are called in the parent only."""
-        self._condition = type(self._condition)()  # the other one may be held by a thread of the parent
-        if not self.done():
-            super().__init__()
-            error = inherited()
-            error.outcome = "unknown"
-            self.set_exception(error)
 
 
 class Pipe:
@@ -94,8 +81,10 @@ class Pipe:
         reset_in_child(self)
 
     def _reset_in_child(self) -> None:
+        error = inherited()
+        error.outcome = "unknown"
         for pending in self._pending:
-            pending.end_in_child()
+            pending.end_in_child(fresh(error))
         self._pending.clear()
 
     def run(self, start: Callable[[], Appending]) -> None:

@@ -37,7 +37,7 @@ Default = Callable[[Any], Any]
 _SHOWN = 40
 """Characters of a key that a message shows."""
 
-_SCALARS = frozenset({bool, type(None), float})
+_SCALARS = frozenset({str, bool, type(None), float})
 
 # First match wins, so what a class is for comes before what it is made of (a StrEnum is a str, too).
 _HINTS = (
@@ -69,33 +69,32 @@ _HINTS = (
 )
 
 
-def is_plain(*values: Any) -> bool:
-    """Say whether ``values`` are strict JSON; NaN, infinities and lone surrogates are left to the encoder to find."""
-    # One list, read while it grows: no recursion, so cycles and deep nesting cost no stack.
-    containers: list[tuple[Any, int]] = [(values, 0)]
-    room = MAX_VALUES
-    for container, depth in containers:
-        room -= len(container)
-        if depth > MAX_DEPTH or room < 0:
-            return False
-        items = container
-        if type(container) is dict:
-            for key in container:
-                if type(key) is not str:
-                    return False
-            items = container.values()
-        for item in items:
-            kind = type(item)
-            if kind is str:
-                continue
-            if kind is dict or kind is list:
-                containers.append((item, depth + 1))
-            elif kind is int:
-                if not -MAX_INTEGER <= item <= MAX_INTEGER:
-                    return False
-            elif kind not in _SCALARS:
-                return False
-    return True
+def is_plain(value: Any) -> bool:
+    """Say whether ``value`` is strict JSON; NaN, infinities and lone surrogates are left to the encoder to find."""
+    return _room_behind((value,), 0, MAX_VALUES) >= 0
+
+
+def _room_behind(container: Any, depth: int, room: int) -> int:
+    """Return how many of ``room`` values remain behind those of ``container``; below 0 when something does not fit."""
+    room -= len(container)
+    if depth > MAX_DEPTH or room < 0:
+        return -1
+    if type(container) is dict:
+        for key in container:
+            if type(key) is not str:
+                return -1
+        container = container.values()
+    for item in container:
+        kind = type(item)
+        if kind in _SCALARS:
+            continue
+        if kind is dict or kind is list:
+            room = _room_behind(item, depth + 1, room)
+            if room < 0:
+                return -1
+        elif kind is not int or not -MAX_INTEGER <= item <= MAX_INTEGER:
+            return -1
+    return room
 
 
 @attrs.define

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from json import encoder
 from typing import Any
 
 from s2pubsub.codec.shape import EventInput, event_inputs
@@ -31,6 +32,25 @@ _UNWRITABLE = "was changed while it was being written, or the calls of this thre
 
 # Without its own search for cycles: the walk before it is bounded.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
+
+_quote = encoder.encode_basestring
+
+
+def _writer() -> Callable[[Any], str]:
+    """What `_ENCODER.encode` does, without making a C encoder anew for each value, which takes as long as the value."""
+    make = getattr(encoder, "c_make_encoder", None)
+    if make is None:  # another Python than CPython
+        return _ENCODER.encode
+    write = make(None, _ENCODER.default, _quote, None, ":", ",", False, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+_json = _writer()
+
+_LAST_DIGITS = [f"{number:02x}" for number in range(256)]
+
+_made_ids: tuple[int, list[str]] = (0, [])
+"""A process and what it has made of ids and not used yet."""
 
 
 def encode(
@@ -65,32 +85,21 @@ def encode(
         if text.__class__ is not str:
             raise EncodeError(name, f"must be a str, not {kind_of(text)}")
     if created_at is None:
-        now = time.time_ns() // 1_000_000
-        created_at = datetime.fromtimestamp(now / 1000, UTC)
-        created_text = f"{_second(now // 1000)}.{now % 1000:03d}Z"
+        created_at, created_text = _moment(time.time_ns() // 1_000_000)
     else:
         created_at = _in_milliseconds(created_at)
         created_text = f"{created_at.isoformat(timespec='milliseconds')[:-6]}Z"
     extra = {} if extra is None else _checked_extra(extra)
-    envelope = {
-        "type": type,
-        "runId": run_id,
-        "data": data,
-        "id": event_id,
-        "createdAt": created_text,
-        "deliveryAttempt": 1,
-        **extra,
-    }
-    body = _write(envelope, (data, extra))
+    body = _write(type, run_id, data, event_id, created_text, extra)
     if body is None:
         for name, text in (("type", type), ("run_id", run_id), ("id", event_id)):
             Replacement(name, None).of(text)
         try:
-            data = envelope["data"] = Replacement("data", default).of(data)
+            data = Replacement("data", default).of(data)
             extra = Replacement("extra", default).of(extra)
         except RuntimeError as error:
             raise EncodeError("data", _UNWRITABLE) from error
-        body = _write({**envelope, **extra}, (data, extra))
+        body = _write(type, run_id, data, event_id, created_text, extra)
         if body is None:
             raise EncodeError("data", _UNWRITABLE)
     size = RECORD_OVERHEAD + len(body)
@@ -118,11 +127,17 @@ def encode_many(
     return encoded
 
 
-def _write(envelope: dict[str, Any], parts: tuple[Any, ...]) -> bytes | None:
-    """Return the body, or None when ``parts`` of the envelope are not strict JSON or a text is not."""
+def _write(
+    type: str, run_id: str, data: Any, event_id: str, created_text: str, extra: Mapping[str, Any]
+) -> bytes | None:
+    """Return the body, or None when something is not strict JSON."""
     try:
-        if is_plain(*parts):
-            return _ENCODER.encode(envelope).encode()
+        if is_plain(data) and (not extra or is_plain(extra)):
+            more = f",{_json(extra)[1:]}" if extra else "}"
+            return (
+                f'{{"type":{_quote(type)},"runId":{_quote(run_id)},"data":{_json(data)},"id":{_quote(event_id)},'
+                f'"createdAt":"{created_text}","deliveryAttempt":1{more}'
+            ).encode()
     except (ValueError, TypeError, RuntimeError):
         # ValueError: NaN, infinity, or a lone surrogate (UnicodeEncodeError). The others: data that another thread
         # changes between the check and here, or a call stack at its limit.
@@ -131,15 +146,34 @@ def _write(envelope: dict[str, Any], parts: tuple[Any, ...]) -> bytes | None:
 
 
 def _new_id() -> str:
-    """Return a random UUID (version 4), in less than half of the time that `uuid.uuid4` and its text take."""
-    digits = os.urandom(16).hex()
+    """Return a random UUID (version 4). They are made in blocks that differ in the last two digits: asking the system
+    for each one's bits would cost as much as all the rest, and hand the interpreter to another thread.
+    """
+    global _made_ids
+    process, ids = _made_ids
+    if ids and process == os.getpid():  # asked, since uWSGI forks without telling Python
+        try:
+            return ids.pop()
+        except IndexError:  # another thread had the last one
+            pass
+    digits = os.urandom(15).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    block = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    ids = [block + last for last in _LAST_DIGITS]
+    first = ids.pop()
+    _made_ids = os.getpid(), ids
+    return first
+
+
+@lru_cache(maxsize=4)
+def _moment(milliseconds: int) -> tuple[datetime, str]:
+    """A time since 1970, as a value and as text; the same ones for all that is published in it."""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment, f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
 
 
 @lru_cache(maxsize=4)
 def _second(since_1970: int) -> str:
-    """A date up to its second; the same one for all that is published in it."""
     return datetime.fromtimestamp(since_1970, UTC).isoformat()[:19]
 
 

@@ -20,6 +20,12 @@ from s2pubsub.runtime.wake import Wake
 
 T = TypeVar("T")
 
+_GIVE_WAY = 256
+"""After so many items that the consumer has not taken, a producer waits for it."""
+
+_AT_MOST = 0.005
+"""Seconds of that at most, since the consumer may be waiting, too."""
+
 
 class Outbox(Generic[T]):
     """A bounded queue of items with a size each. Any number of producers, one consumer. Thread-safe.
@@ -46,6 +52,7 @@ class Outbox(Generic[T]):
         self._accepted = 0
         self._completed = 0
         self._idle = True  # the consumer waits
+        self._wanted = 1  # for so many items
         self._refusal: S2PubSubError | None = None
         self._refused = False  # by the consumer, which is gone
         self.is_inherited = False  # by a forked child: what it held is the parent's to do
@@ -55,6 +62,7 @@ class Outbox(Generic[T]):
     def _make_locks(self) -> None:
         # Reentrant, since a finalizer may close the outbox in the middle of one of its own calls.
         self._lock = threading.RLock()
+        self._taken = Wake()
         self._watchers: list[tuple[int, Wake]] = []  # who waits until so many items are complete
 
     # -- the producers' side -------------------------------------------------------------------------------------
@@ -69,11 +77,15 @@ class Outbox(Generic[T]):
             S2PubSubError: closed or refused, with outcome ``'not_stored'``; the item was not added.
         """
         waiter: _Waiter[T] | None = None
+        gives_way = False
         with self._lock:
             if self._refusal is not None and (self._refused or not urgent):
                 raise fresh(self._refusal)
             if (not self._waiters and self._fits(size)) or urgent or self._exempt():
                 self._accept(item, size)
+                if not len(self._queue) % _GIVE_WAY:
+                    gives_way = not urgent and not self._exempt()
+                    self._taken.wait(0)  # of an earlier time
             else:
                 waiter = _Waiter(item, size)
                 self._waiters.append(waiter)
@@ -82,6 +94,8 @@ class Outbox(Generic[T]):
             self.wake()
         if waiter is not None:
             self._wait(waiter, Deadline.after(timeout))
+        elif gives_way:
+            self._taken.wait(_AT_MOST)
 
     def _wait(self, waiter: _Waiter[T], deadline: Deadline) -> None:
         try:
@@ -143,12 +157,13 @@ class Outbox(Generic[T]):
 
     # -- the consumer's side -------------------------------------------------------------------------------------
 
-    def take(self, max_items: int, max_bytes: int) -> list[T]:
-        """The next items within these limits, at least one. Empty: there are none, and ``wake`` tells of the next."""
+    def take(self, max_items: int, max_bytes: int, at_least: int = 1) -> list[T]:
+        """The next items within these limits. Empty: there are fewer than ``at_least``, and ``wake`` tells of them."""
         with self._lock:
             queue = self._queue
-            if not queue:
+            if len(queue) < at_least:
                 self._idle = True
+                self._wanted = at_least
                 return []
             taken: list[T] = []
             room = max_bytes
@@ -157,6 +172,7 @@ class Outbox(Generic[T]):
                 if room < 0 and taken:
                     break
                 taken.append(queue.popleft()[0])
+            self._taken.set()
             return taken
 
     @property
@@ -215,7 +231,7 @@ class Outbox(Generic[T]):
             waiter.settle(None)
 
     def _must_wake(self) -> bool:
-        if self._idle and self._queue:
+        if self._idle and len(self._queue) >= self._wanted:
             self._idle = False
             return True
         return False

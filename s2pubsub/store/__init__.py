@@ -79,7 +79,7 @@ class Store:
 
     def _reset_in_child(self) -> None:
         # What a parent has in flight is the parent's to store.
-        self._commits = GroupCommits(self._append_bodies, self._write.ready, self._soon)
+        self._commits = GroupCommits(self._append_bodies, self._write.ready, self._loop.ring)
 
     # -- appends -------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Store:
         """Append what ``outbox`` takes to ``stream``, through sessions, until it has ended; see ``Appender``."""
         place = Place(self._sessions, stream, self._stream_config, lambda s2: self._stream(s2, stream))
         appender = Appender(place, outbox, outlet, position=position, token=token, is_own=is_own)
-        outbox.wake = lambda: self._soon(appender.wake)
+        outbox.wake = lambda: self._loop.ring(appender.wake)
         return Appending(self._loop.submit(appender.run()), lambda: self._soon(appender.abort))
 
     def _soon(self, action: Callable[[], object]) -> None:

@@ -58,12 +58,15 @@ def not_acknowledged(last: S2PubSubError | None, *, sent: bool) -> OperationTime
 class _Waiting:
     """A caller's event. Its state is changed under the group's lock."""
 
-    __slots__ = ("body", "deadline", "error", "last_error", "left", "sent", "seq_num", "settled")
+    __slots__ = ("alone", "behind", "body", "deadline", "error", "last_error", "left", "sent", "seq_num", "settled")
 
     def __init__(self, body: bytes, deadline: Deadline) -> None:
         self.body = body
         self.deadline = deadline
         self.settled = Wake()
+        self.behind: _Waiting | None = None  # whom its caller wakes
+        # A signal handler, which runs on the main thread, may wait for the others: they must not wait for that thread.
+        self.alone = threading.get_ident() == threading.main_thread().ident
         self.seq_num: int | None = None
         self.error: S2PubSubError | None = None
         self.last_error: S2PubSubError | None = None
@@ -159,6 +162,8 @@ class GroupCommit:
         finally:
             if not settled:  # also when Ctrl-C or a signal handler's exception ends the wait
                 self._leave(item)
+            if item.behind is not None:
+                item.behind.settled.set()
         if item.error is not None:
             raise item.error
         if item.seq_num is not None:
@@ -177,10 +182,16 @@ class GroupCommit:
 
     def pump(self) -> None:
         """Send what has queued, as far as the limit of appends in flight allows."""
-        while len(self._sending) < MAX_IN_FLIGHT and (batch := self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES)):
+        while len(self._sending) < MAX_IN_FLIGHT and (batch := self._take()):
             task = asyncio.get_running_loop().create_task(self._send(batch))
             self._sending[task] = batch
             task.add_done_callback(self._sent)
+
+    def _take(self) -> list[_Waiting]:
+        # A lone event leaves at once. Of many callers each append takes its share: were the first few to come back to
+        # use up all that may be in flight, the others would wait for a whole flush of the server.
+        share = self._outbox.unfinished // MAX_IN_FLIGHT if self._sending else 1
+        return self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES, min(max(share, 1), MAX_RECORDS))
 
     def close(self) -> None:
         """The loop is ending: nothing more is taken."""
@@ -231,8 +242,25 @@ class GroupCommit:
                     item.last_error = error
                     item.sent = error.outcome != "not_stored"
             raise
-        for seq_num, item in enumerate(waiting, first):
-            item.settle(seq_num, None)
+        self._settle(waiting, first)
+
+    def _settle(self, stored: list[_Waiting], first: int) -> None:
+        """Release the callers, each by the one before it: woken all at once they would fight for the interpreter."""
+        woken: list[_Waiting] = []
+        ahead: _Waiting | None = None
+        with self._lock:
+            for seq_num, item in enumerate(stored, first):
+                item.seq_num = seq_num
+                if item.left:
+                    continue
+                if ahead is None or item.alone:
+                    woken.append(item)
+                else:
+                    ahead.behind = item
+                if not item.alone:
+                    ahead = item
+        for item in woken:
+            item.settled.set()
 
     def _begin_sending(self, batch: list[_Waiting]) -> list[_Waiting]:
         """Those of ``batch`` that are waited for and have time for an answer; others learn why they are not stored."""
