@@ -117,7 +117,7 @@ def test_where_it_goes_on() -> None:
 
 
 def test_holes_are_gaps() -> None:
-    """C11: Records that are missing at the start, in a batch, between two, or before the tail: a gap, and where."""
+    """C05: Records that are missing at the start, in a batch, between two, or before the tail: a gap, and where."""
     assert gap(Followed([batch(3, 4)])) == (0, 3)
     assert gap(Followed([batch(0, 1), batch(4)])) == (2, 4)
     one = Followed([batch(0, 1, 3, 4)])
@@ -130,7 +130,7 @@ def test_holes_are_gaps() -> None:
 
 
 def test_an_offset_beyond_the_tail() -> None:
-    """C12: Until the offset is reached sessions are clamped to the tail; from then on what is missing counts."""
+    """Until the offset is reached sessions are clamped to the tail; from then on what is missing counts."""
     one = Followed([batch(tail=2), batch(), batch(10, 11)], start=10)
     assert (one.indices, one.end, one.error) == ([10, 11], 12, None)
     assert one.counters.delivered == 2
@@ -145,7 +145,7 @@ def test_an_offset_beyond_the_tail() -> None:
 
 
 def test_a_record_that_is_no_event() -> None:
-    """C24: The events before it come first; the position stays at it."""
+    """C63: The events before it come first; the position stays at it."""
     mixed = [*records(0, 1), *records(2, body=b"{"), *records(3)]
     one = Followed([Batch(mixed, 40, None)])
     assert isinstance(one.error, DecodeError)
@@ -203,7 +203,7 @@ def test_a_refusal_is_final(kind: Any) -> None:
 
 
 def test_an_absent_stream() -> None:
-    """C13: One that was there is gone; one that never was is waited for."""
+    """One that was there is gone; one that never was is waited for."""
     for given in (Followed([failure("gone")]), Followed([batch(0, tail=1), failure("gone")], existed=False)):
         assert isinstance(given.error, TopicGoneError)
         assert given.error.topic == TOPIC
@@ -215,7 +215,7 @@ def test_an_absent_stream() -> None:
 
 @pytest.mark.parametrize("found", [(SAME, None), (SAME, DELETING), (SAME, ANOTHER), (SAME, SAME, ANOTHER)])
 def test_a_stream_that_was_made_anew(found: Sequence[Any]) -> None:
-    """C13: Before it goes on in the middle of a stream a reader looks whether that is still the one it has read."""
+    """Before it goes on in the middle of a stream a reader looks whether that is still the one it has read."""
     one = Followed([batch(0), "ended"], [batch(1), "ended"], [batch(0)], found=found)
     assert isinstance(one.error, TopicGoneError)
     assert one.indices == [0, 1][: len(found) - 1]
@@ -360,7 +360,7 @@ def test_a_session_that_ends_early() -> None:
 
 
 def test_what_is_no_longer_stored() -> None:
-    """C11: Nothing where something was promised, a start that is too late, and holes are gaps."""
+    """C05: Nothing where something was promised, a start that is too late, and holes are gaps."""
     assert gap(Read(tail=3, pages=[[]])) == (0, 3)
     assert gap(Read(tail=3, pages=[span(1, 3)])) == (0, 1)
     assert gap(Read(tail=5, pages=[records(0, 1, 3, 4)])) == (2, 3)
