@@ -245,7 +245,7 @@ def test_a_slow_exporter_holds_up_no_connection(pubsub: S2PubSub, provider: Trac
 
 
 def test_the_core_does_not_know_it() -> None:
-    """Importing and using the package imports nothing of OpenTelemetry."""
+    """Importing and using the package imports nothing of OpenTelemetry; where that is missing the extra is named."""
     script = """if True:
         import sys
         from s2pubsub import S2PubSub
@@ -253,5 +253,12 @@ def test_the_core_does_not_know_it() -> None:
         with S2PubSub(basin="agent-runs", access_token="t") as pubsub:
             pubsub.publish("jobs", type="t", data=1)
         assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+        sys.modules["opentelemetry"] = None
+        try:
+            import s2pubsub.contrib.otel
+        except ImportError as error:
+            assert "s2pubsub[otel]" in str(error)
+        else:
+            raise AssertionError("imported without what it needs")
     """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=LONG)
