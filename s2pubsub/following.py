@@ -83,7 +83,10 @@ class Sink(Protocol):
 
 @attrs.frozen(eq=False)
 class Feed:
-    """What a follower needs, apart from its subscription's handle, which may be dropped while it runs."""
+    """What a follower needs, apart from its subscription's handle, which may be dropped while it runs.
+
+    ``tail`` is the topic's when it was made.
+    """
 
     topic: str
     stream: str
@@ -95,6 +98,7 @@ class Feed:
     wake: Wake
     counters: Counters
     logger: Log
+    tail: int = 0
 
 
 class Follower:
@@ -170,6 +174,7 @@ class Follower:
             limit=limit,
             wait=wait,
             clamp=not self._reached,
+            at_tail=self._next_index == self._feed.tail,
             stop=self._feed.stop,
             on_park=self._feed.counters.count_parked,
         )

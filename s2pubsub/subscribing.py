@@ -84,9 +84,9 @@ def _begin(
         sink = Queue(first, *bounds)
     else:
         sink = Calls(topic, first, callback, on_error, stop, bounds, engine.logger)
-    feed = Feed(topic, stream, first, existed, engine.store, sink, stop, Wake(), engine.counters, engine.logger)
+    feed = Feed(topic, stream, first, existed, engine.store, sink, stop, Wake(), engine.counters, engine.logger, tail)
     with engine.lock:
         engine.check_open()
-        subscription = begin(feed, on_end=engine.open.forgetter(), client=engine, replay_to=tail)
+        subscription = begin(feed, on_end=engine.open.forgetter(), client=engine)
         engine.open.add(subscription)
     return subscription

@@ -36,12 +36,11 @@ class Subscription(Iterator[Event]):
     buffered comes first, then the error, every time.
     """
 
-    def __init__(self, feed: Feed, life: Life, client: object, *, replay_to: int) -> None:
+    def __init__(self, feed: Feed, life: Life, client: object) -> None:
         self._feed = feed
         self._life = life
         self._client = client  # which would be closed if nobody held it
         reset_in_child(self)
-        self._replay_to = replay_to
         self._channel = feed.sink.channel if isinstance(feed.sink, Queue) else None
         if self._channel is not None:
             self._take = self._channel.take
@@ -115,7 +114,7 @@ class Subscription(Iterator[Event]):
     @property
     def replaying(self) -> bool:
         """Whether events that were stored before the subscription began are still to come."""
-        return self.next_index < self._replay_to
+        return self.next_index < self._feed.tail
 
     @property
     def closed(self) -> bool:
@@ -341,13 +340,13 @@ def _follow(feed: Feed, life: Life, on_end: Callable[[], None], keep_alive: obje
         on_end()
 
 
-def begin(feed: Feed, *, on_end: Callable[[], None], client: object, replay_to: int) -> Subscription:
+def begin(feed: Feed, *, on_end: Callable[[], None], client: object) -> Subscription:
     """Start the worker of ``feed`` and return its handle. ``client`` is kept as long as somebody may need it."""
     feed.stop.add(feed.wake.set)
     feed.stop.add(feed.sink.close)
     # A callback is called although nobody may hold the handle.
     life = Life(feed, on_end, keep_alive=None if isinstance(feed.sink, Queue) else client)
-    subscription = Subscription(feed, life, client, replay_to=replay_to)
+    subscription = Subscription(feed, life, client)
     try:
         life.start()
     except BaseException:

@@ -169,13 +169,16 @@ class Session:
         waits_for_room: whether it reads no further until a reader has taken something.
     """
 
-    def __init__(self, lane: Lane, tenancy: Tenancy, session: s2_sdk.ReadSession, doing: str, start: int) -> None:
+    def __init__(
+        self, lane: Lane, tenancy: Tenancy, session: s2_sdk.ReadSession, doing: str, start: int, *, live: bool = False
+    ) -> None:
         self._lane = lane
         self._tenancy = tenancy
         self._session = session
         self._doing = doing
         self.position = start
-        self.live = False
+        self.live = live
+        self._answered = False
         self.waits_for_room = False
         self._readers: set[Reader] = set()
         self._room = asyncio.Event()
@@ -199,7 +202,7 @@ class Session:
         """Give ``reader`` what comes from now on."""
         self._readers.add(reader)
         reader.session = self
-        if self.live:
+        if self.live and self._answered:
             reader.give(Batch([], 0, self.position))
 
     def move_readers(self, other: Session) -> None:
@@ -257,6 +260,7 @@ class Session:
         return bool(self._readers)
 
     def _give(self, batch: Batch) -> None:
+        self._answered = True
         self.live = batch.caught_up_at is not None
         self.position = batch.records[-1].seq_num + 1 if batch.caught_up_at is None else batch.caught_up_at
         for reader in tuple(self._readers):
@@ -267,12 +271,13 @@ class Session:
         self._on_batch(self)
 
     async def _next(self) -> Batch:
-        if self.live and self._pending is None:
+        live = self.live and self._answered
+        if live and self._pending is None:
             return _batch(await anext(self._session))
         # That it has reached the tail, or stands in a range that was trimmed, may come as a heartbeat without records,
         # which the SDK shows through caught_up() only.
         batch, self._pending = self._pending or asyncio.ensure_future(anext(self._session)), None
-        if not self.live:
+        if not live:
             caught_up = asyncio.ensure_future(self._session.caught_up())
             await asyncio.wait({caught_up, batch}, return_when=asyncio.FIRST_COMPLETED)
             if not batch.done() and caught_up.exception() is None:

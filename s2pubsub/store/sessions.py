@@ -26,14 +26,20 @@ _ONCE = s2_sdk.Retry(max_attempts=1)
 
 @attrs.frozen
 class Bounds:
-    """How a session is limited: in records and metered bytes, and in whole seconds that it ``wait``s at the tail.
-    ``clamp``: a start beyond the tail begins at the tail.
+    """How a session begins and ends.
+
+    Attributes:
+        count, size: it ends after so many records or metered bytes.
+        wait: such a session ends after so many seconds at the tail, in whole seconds.
+        clamp: a start beyond the tail begins at the tail.
+        at_tail: the start is the tail as it was known just now, so others may join before the server has answered.
     """
 
     count: int | None = None
     size: int | None = None
     wait: int | None = None
     clamp: bool = False
+    at_tail: bool = False
 
     @property
     def limited(self) -> bool:
@@ -95,15 +101,17 @@ class Sessions:
         except Exception as error:
             self._lane.leave(tenancy)
             raise classify(error, doing) from error
-        opened = Session(self._lane, tenancy, session, doing, reader.position)
+        opened = Session(self._lane, tenancy, session, doing, reader.position, live=bounds.at_tail)
         opened.start(
             reader,
             on_batch=(lambda _: None) if bounds.limited else lambda session: self._share(stream, session),
             on_end=lambda session: self._forget(stream, session),
         )
+        if not bounds.limited:
+            self._share(stream, opened)
 
     def _share(self, stream: str, session: Session) -> None:
-        """``session`` has given a batch: at the tail it is shared, or its readers move into the one that is."""
+        """At the tail ``session`` is shared, or its readers move into the one that is."""
         if not session.live:
             return
         shared = self._shared.get(stream)
