@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -98,6 +99,23 @@ async def _raw_replay(url: str, name: str, count: int) -> float:
 
 
 def live(url: str, flush: str, each: int = 50) -> list[Row]:
+    """At moments that the server's flush knows nothing of, and in step with it.
+
+    A loop that publishes as soon as it has its event is always at the same phase of the server's flush: the raw SDK's
+    own latency is 2.2 ms or, when it waits 0.7 ms before each append, 3.6 ms (flush 1 ms).
+    """
+    longest = 2 * float(flush.removesuffix("ms")) / 1e3
+    rows = []
+    for step, wait in (("", lambda: time.sleep(random.uniform(0, longest))), (", in step", lambda: None)):
+        ours, theirs = _live_samples_of_both(url, each, wait)
+        rows.append(Row(f"live delivery, flush {flush}{step}, p50", median(ours), "ms", median(theirs), "raw SDK"))
+        above = median(ours) - median(theirs)
+        bound = None if step else 1.0
+        rows.append(Row(f"live delivery, flush {flush}{step}: p50 above the raw SDK's", above, "ms", at_most=bound))
+    return rows
+
+
+def _live_samples_of_both(url: str, each: int, wait: Callable[[], object]) -> tuple[list[float], list[float]]:
     ours: list[float] = []
     theirs: list[float] = []
     with client(url) as pubsub:
@@ -109,17 +127,13 @@ def live(url: str, flush: str, each: int = 50) -> list[Row]:
             for _ in range(usual(6)):
                 # The driver goes on when it has both the answer and the event, as the raw SDK's does.
                 ours += live_samples(
-                    lambda: pubsub.publish(name, type="chunk", data=SMALL), lambda: events.get(5), each
+                    lambda: pubsub.publish(name, type="chunk", data=SMALL), lambda: events.get(5), each, wait
                 )
-                theirs += asyncio.run(_raw_live(url, each))
-    above = median(ours) - median(theirs)
-    return [
-        Row(f"live delivery, flush {flush}, p50", median(ours), "ms", median(theirs), "raw SDK"),
-        Row(f"live delivery, flush {flush}: p50 above the raw SDK's", above, "ms", at_most=1.0),
-    ]
+                theirs += asyncio.run(_raw_live(url, each, wait))
+    return ours, theirs
 
 
-async def _raw_live(url: str, each: int) -> list[float]:
+async def _raw_live(url: str, each: int, wait: Callable[[], object]) -> list[float]:
     name, taken = topic(), []
     async with raw(url) as writer, raw(url) as reader:
         await stream(writer, name).append(s2_sdk.AppendInput([s2_sdk.Record(body=b"x")]))
@@ -127,6 +141,7 @@ async def _raw_live(url: str, each: int) -> list[float]:
         async with stream(reader, name).read_session(start=s2_sdk.SeqNum(0)) as session:
             await anext(session)
             for _ in range(each):
+                wait()  # nothing else is under way on this loop
                 began = time.perf_counter()
                 append = asyncio.create_task(stream(writer, name).append(s2_sdk.AppendInput([record])))
                 await anext(session)

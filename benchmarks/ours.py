@@ -105,8 +105,12 @@ def lone(publish: Callable[[], Any], count: int = 200) -> float:
     return percentile(taken, 0.5) * 1e3
 
 
-def live(publish: Callable[[], Any], receive: Callable[[], Any], count: int = 100) -> list[float]:
-    """Milliseconds from before each ``publish`` until ``receive`` has returned in a thread of its own."""
+def live(
+    publish: Callable[[], Any], receive: Callable[[], Any], count: int = 100, wait: Callable[[], Any] = lambda: None
+) -> list[float]:
+    """Milliseconds from before each ``publish`` until ``receive`` has returned in a thread of its own. ``wait`` is
+    called before each.
+    """
     arrived: list[float] = []
     came = threading.Semaphore(0)
 
@@ -120,6 +124,7 @@ def live(publish: Callable[[], Any], receive: Callable[[], Any], count: int = 10
     reader.start()
     starts = []
     for _ in range(count):
+        wait()
         starts.append(time.perf_counter())
         publish()
         if not came.acquire(timeout=10):
