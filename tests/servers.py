@@ -77,8 +77,10 @@ class Server:
 
     def remove_basin(self, name: str) -> None:
         """Delete a basin; nothing happens if it is gone already."""
-        with contextlib.suppress(urllib.error.HTTPError):
+        try:
             self.request("DELETE", f"/v1/basins/{name}")
+        except urllib.error.HTTPError as error:
+            error.close()
 
 
 def given_server() -> Server | None:

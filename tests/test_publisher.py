@@ -480,7 +480,8 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(server: Server, basin: st
     own goes on undisturbed.
     """
     script = f"""
-import os
+import os, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # of Python 3.12 and later
 from s2pubsub import ClosedError, S2PubSub
 with S2PubSub() as pubsub:
     with pubsub.publisher({TOPIC!r}) as publisher:
