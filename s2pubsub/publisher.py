@@ -20,7 +20,7 @@ from typing import Any, Self
 from tenacity import RetryCallState
 
 from s2pubsub import tracing
-from s2pubsub.codec import RECORD_OVERHEAD, Default, encode
+from s2pubsub.codec import RECORD_OVERHEAD, Default, Draft, compose
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
 from s2pubsub.event import Event
 from s2pubsub.following import Outage
@@ -50,8 +50,8 @@ class Pending(Promise[Any]):
     One object for what the caller waits on and what the loop sends: making two took half as long again.
     """
 
-    def __init__(self, event: Event | None, body: bytes, fence: str | None = None) -> None:
-        self.event = event
+    def __init__(self, draft: Draft | None, body: bytes, fence: str | None = None) -> None:
+        self.draft = draft
         self.body = body
         self.fence = fence
         self.size = RECORD_OVERHEAD + len(body)  # metered
@@ -150,10 +150,8 @@ class Pipe:
             size = 0
             for index, pending in enumerate(some, first + start):
                 size += pending.size
-                event = pending.event
-                if event is not None:
-                    event.__dict__["index"] = index  # nobody else has seen it yet
-                pending.body = b""  # its user may keep the future
+                event = None if pending.draft is None else pending.draft.event(self.topic, index)
+                pending.draft, pending.body = None, b""  # its user may keep the future
                 try:
                     pending.set_result(event)
                 except BaseException:  # a done-callback's SystemExit or KeyboardInterrupt
@@ -276,8 +274,8 @@ class Publisher:
     def _take(
         self, type: str, data: Any, run_id: str, timeout: float | None, extra: Mapping[str, str] | None
     ) -> Pending:
-        event, body = encode(self._topic, type=type, data=data, run_id=run_id, extra=extra, default=self._default)
-        pending = Pending(event, body)
+        draft = compose(type, data, run_id, None, None, extra, self._default)
+        pending = Pending(draft, draft.body)
         try:
             self._put(pending, timeout)
         except S2PubSubError as refusal:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from s2pubsub import tracing
-from s2pubsub.codec import RECORD_OVERHEAD, EventInput, encode, encode_many, event_inputs
+from s2pubsub.codec import RECORD_OVERHEAD, EventInput, compose, encode_many, event_inputs
 from s2pubsub.engine import Engine
 from s2pubsub.errors import S2PubSubError
 from s2pubsub.event import Event, build_event
@@ -55,13 +55,13 @@ def _publish(
     local_only: bool,
     deadline: Deadline,
 ) -> Event:
-    event, body = encode(topic, type=type, data=data, run_id=run_id, extra=extra, default=engine.settings.default)
+    draft = compose(type, data, run_id, None, None, extra, engine.settings.default)
     if local_only:
-        engine.open.offer_local(topic, body)
-        return event
-    index = engine.store.commit(stream, body, deadline)
+        engine.open.offer_local(topic, draft.body)
+        return draft.event(topic, None)
+    index = engine.store.commit(stream, draft.body, deadline)
     engine.counters.published += 1
-    return _stored(event, index)
+    return draft.event(topic, index)
 
 
 def publish_many(

@@ -2,13 +2,13 @@
 
 ``strict`` says what JSON carries unchanged, ``writing`` makes events and records, ``reading`` reads records, ``shape``
 checks mappings. Not for names, tokens or threads. The one part of the core that knows ``json`` and ``cattrs``. Safe for
-any number of threads: nothing here changes after import, but for the converter's cache of classes.
+any number of threads: what changes after import are caches of classes and times, and ids that were made in advance.
 """
 
 from s2pubsub.codec.reading import MAX_READ_DEPTH, StoredRecord, decode, decode_batch
 from s2pubsub.codec.shape import EventInput, event_inputs, structure
 from s2pubsub.codec.strict import MAX_DEPTH, MAX_INTEGER, MAX_VALUES, Default
-from s2pubsub.codec.writing import MAX_RECORD_BYTES, RECORD_OVERHEAD, encode, encode_many
+from s2pubsub.codec.writing import MAX_RECORD_BYTES, RECORD_OVERHEAD, Draft, compose, encode, encode_many
 
 __all__ = [
     "MAX_DEPTH",
@@ -18,8 +18,10 @@ __all__ = [
     "MAX_VALUES",
     "RECORD_OVERHEAD",
     "Default",
+    "Draft",
     "EventInput",
     "StoredRecord",
+    "compose",
     "decode",
     "decode_batch",
     "encode",

@@ -47,10 +47,45 @@ def _writer() -> Callable[[Any], str]:
 
 _json = _writer()
 
+_MILLISECONDS = [f".{number:03d}Z" for number in range(1000)]
 _LAST_DIGITS = [f"{number:02x}" for number in range(256)]
 
 _made_ids: tuple[int, list[str]] = (0, [])
 """A process and what it has made of ids and not used yet."""
+
+
+class Draft:
+    """An event that is to be stored: the body of its record, and what its ``Event`` is made of when its place is known.
+
+    Made on the caller's time, so of as few parts as can be.
+    """
+
+    __slots__ = ("_created", "_data", "_extra", "_id", "_run_id", "_type", "body")
+
+    def __init__(
+        self,
+        type: str,
+        data: Any,
+        run_id: str,
+        id: str,
+        created: datetime | int,
+        extra: Mapping[str, Any],
+        body: bytes,
+    ) -> None:
+        self._type = type
+        self._data = data
+        self._run_id = run_id
+        self._id = id
+        self._created = created
+        self._extra = extra
+        self.body = body
+
+    def event(self, topic: str, index: int | None) -> Event:
+        """The event at ``index`` of ``topic``."""
+        created = self._created
+        if isinstance(created, int):
+            created = _moment(created)
+        return build_event(topic, self._type, self._data, self._run_id, self._id, created, index, 1, self._extra)
 
 
 def encode(
@@ -80,14 +115,30 @@ def encode(
     Raises:
         EncodeError: something is not strict JSON, or the record is larger than S2 stores. Names the place.
     """
+    draft = compose(type, data, run_id, id, created_at, extra, default)
+    return draft.event(topic, None), draft.body
+
+
+def compose(
+    type: str,
+    data: Any,
+    run_id: str,
+    id: str | None,
+    created_at: datetime | None,
+    extra: Mapping[str, Any] | None,
+    default: Default | None,
+) -> Draft:
+    """Return what `encode` makes, before its event."""
     event_id = _new_id() if id is None else id
     for name, text in (("type", type), ("run_id", run_id), ("id", event_id)):
         if text.__class__ is not str:
             raise EncodeError(name, f"must be a str, not {kind_of(text)}")
+    created: datetime | int
     if created_at is None:
-        created_at, created_text = _moment(time.time_ns() // 1_000_000)
+        created = time.time_ns() // 1_000_000
+        created_text = _second(created // 1000) + _MILLISECONDS[created % 1000]
     else:
-        created_at = _in_milliseconds(created_at)
+        created = created_at = _in_milliseconds(created_at)
         created_text = f"{created_at.isoformat(timespec='milliseconds')[:-6]}Z"
     extra = {} if extra is None else _checked_extra(extra)
     body = _write(type, run_id, data, event_id, created_text, extra)
@@ -109,7 +160,7 @@ def encode(
             f"takes {size} bytes as a record ({RECORD_OVERHEAD} and {len(body)} of UTF-8), and S2 stores at most "
             f"{MAX_RECORD_BYTES}; split its data, or store that elsewhere and publish where",
         )
-    return build_event(topic, type, data, run_id, event_id, created_at, None, 1, extra), body
+    return Draft(type, data, run_id, event_id, created, extra, body)
 
 
 def encode_many(
@@ -165,11 +216,10 @@ def _new_id() -> str:
     return first
 
 
-@lru_cache(maxsize=4)
-def _moment(milliseconds: int) -> tuple[datetime, str]:
-    """A time since 1970, as a value and as text; the same ones for all that is published in it."""
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment, f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
+@lru_cache(maxsize=16)
+def _moment(milliseconds: int) -> datetime:
+    """A time since 1970; the same value for all that is published in it."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 @lru_cache(maxsize=4)

@@ -8,7 +8,6 @@ and what is written in one turn is sent together. Relies on what selectors and t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import selectors
 from collections import deque
@@ -76,8 +75,10 @@ class Bell:
     def ring(self, action: Callable[[], object]) -> None:
         """Have ``action`` called soon; nothing happens when the loop has ended. From any thread."""
         self._actions.append(action)
-        with contextlib.suppress(ValueError):  # closed
-            self._writer.write(b"\\0")
+        try:
+            self._writer.write(b"\0")
+        except ValueError:
+            pass  # closed
 
     def _answer(self) -> None:
         os.read(self._reading, 4096)

@@ -86,13 +86,14 @@ class Store:
     def commit(self, stream: str, body: bytes, deadline: Deadline) -> int:
         """Append one record together with what others append to ``stream`` now; return its sequence number."""
         began = time.monotonic()
-        with self._outcomes():
+        try:
             self._loop.start()
-            try:
-                return self._commits.commit(stream, body, deadline)
-            except OperationTimeoutError:
+            return self._commits.commit(stream, body, deadline)
+        except S2PubSubError as error:
+            if isinstance(error, OperationTimeoutError):
                 # The append itself goes on for the other callers of its batch.
                 self._soon(lambda: self._write.doubt(began))
+            with self._outcomes():
                 raise
 
     async def _append_bodies(self, stream: str, bodies: list[bytes]) -> int:

@@ -4,8 +4,8 @@ One append per event reaches 3,300 events/s with any number of threads, since ea
 With up to four appends in flight and everything else in the next batch it is two to four times that, and a lone
 publish leaves at once.
 
-The I/O loop is the bottleneck, so it does next to nothing for one event: callers queue up in an outbox, which wakes the
-loop only when it is idle, and wait on a lock each, which the loop releases when their batch is stored.
+The interpreter is the bottleneck, so the I/O loop does next to nothing for one event: callers queue up in an outbox,
+which wakes the loop when there are enough of them, and wait on a lock each, which the one before releases.
 """
 
 from __future__ import annotations
@@ -27,6 +27,18 @@ RECORD_OVERHEAD = 8
 """Metered bytes of a record without headers besides its body."""
 
 MAX_IN_FLIGHT = 4
+
+_SHARES = 3
+"""A third of those who publish at once is enough for another append while some are in flight.
+
+With less, appends would take more of the interpreter than the events in them; with more, too few would be in flight.
+"""
+
+_LINGER = 0.003
+"""Seconds that less than a share waits for more."""
+
+_REMEMBERED = 0.98
+"""What an append leaves of the largest number of callers before, since those who were just released will be back."""
 
 _UNBOUNDED = 2**60
 
@@ -58,15 +70,14 @@ def not_acknowledged(last: S2PubSubError | None, *, sent: bool) -> OperationTime
 class _Waiting:
     """A caller's event. Its state is changed under the group's lock."""
 
-    __slots__ = ("alone", "behind", "body", "deadline", "error", "last_error", "left", "sent", "seq_num", "settled")
+    __slots__ = ("behind", "body", "deadline", "error", "last_error", "left", "sent", "seq_num", "settled", "thread")
 
     def __init__(self, body: bytes, deadline: Deadline) -> None:
         self.body = body
         self.deadline = deadline
         self.settled = Wake()
         self.behind: _Waiting | None = None  # whom its caller wakes
-        # A signal handler, which runs on the main thread, may wait for the others: they must not wait for that thread.
-        self.alone = threading.get_ident() == threading.main_thread().ident
+        self.thread = threading.get_ident()
         self.seq_num: int | None = None
         self.error: S2PubSubError | None = None
         self.last_error: S2PubSubError | None = None
@@ -133,6 +144,8 @@ class GroupCommit:
         self._outbox: Outbox[_Waiting] = Outbox(_UNBOUNDED, _UNBOUNDED)
         self._outbox.wake = lambda: wake(self.pump)
         self._lock = threading.Lock()
+        self._crowd = 0.0  # how many publish at once
+        self._timer: asyncio.TimerHandle | None = None
         self._sending: dict[asyncio.Task[None], list[_Waiting]] = {}
 
     @property
@@ -183,15 +196,28 @@ class GroupCommit:
     def pump(self) -> None:
         """Send what has queued, as far as the limit of appends in flight allows."""
         while len(self._sending) < MAX_IN_FLIGHT and (batch := self._take()):
-            task = asyncio.get_running_loop().create_task(self._send(batch))
-            self._sending[task] = batch
-            task.add_done_callback(self._sent)
+            self._begin_append(batch)
+        if self._timer is None and 0 < len(self._sending) < MAX_IN_FLIGHT and self._crowd > _SHARES:
+            self._timer = asyncio.get_running_loop().call_later(_LINGER, self._send_rest)
+
+    def _send_rest(self) -> None:
+        """Send what is less than a share, instead of letting it wait for an acknowledgement."""
+        self._timer = None
+        if len(self._sending) < MAX_IN_FLIGHT and (batch := self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES)):
+            self._begin_append(batch)
+        self.pump()
+
+    def _begin_append(self, batch: list[_Waiting]) -> None:
+        task = asyncio.get_running_loop().create_task(self._send(batch))
+        self._sending[task] = batch
+        task.add_done_callback(self._sent)
 
     def _take(self) -> list[_Waiting]:
         # A lone event leaves at once. Of many callers each append takes its share: were the first few to come back to
         # use up all that may be in flight, the others would wait for a whole flush of the server.
-        share = self._outbox.unfinished // MAX_IN_FLIGHT if self._sending else 1
-        return self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES, min(max(share, 1), MAX_RECORDS))
+        self._crowd = max(self._outbox.unfinished, self._crowd * _REMEMBERED)
+        share = int(self._crowd / _SHARES) if self._sending else 1
+        return self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES, max(1, share))
 
     def close(self) -> None:
         """The loop is ending: nothing more is taken."""
@@ -248,16 +274,18 @@ class GroupCommit:
         """Release the callers, each by the one before it: woken all at once they would fight for the interpreter."""
         woken: list[_Waiting] = []
         ahead: _Waiting | None = None
+        # A signal handler, which runs on the main thread, may wait for the others: they must not wait for that thread.
+        main = threading.main_thread().ident
         with self._lock:
             for seq_num, item in enumerate(stored, first):
                 item.seq_num = seq_num
                 if item.left:
                     continue
-                if ahead is None or item.alone:
+                if ahead is None or item.thread == main:
                     woken.append(item)
                 else:
                     ahead.behind = item
-                if not item.alone:
+                if item.thread != main:
                     ahead = item
         for item in woken:
             item.settled.set()
