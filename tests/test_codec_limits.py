@@ -201,6 +201,19 @@ def test_default_without_end() -> None:
         assert refused({"x": object()}, default=endless)[1] == "is nested more than 100 levels deep; send flatter data"
 
 
+def test_default_at_the_deepest_place() -> None:
+    """C62: What holds text may hold a value that becomes text; a hint says what would have become of the value."""
+    deepest: list[Any] = [date(2026, 1, 2)]
+    for _ in range(MAX_DEPTH - 1):
+        deepest = [deepest]
+    event, body = encode(TOPIC, type="c", data=deepest, default=str)
+    assert decode(TOPIC, 0, body).data == event.data
+    assert b'"2026-01-02"' in body
+    assert refused(deepest, default=lambda value: [1])[1] == "is nested more than 100 levels deep; send flatter data"
+    problem = "the default hook gave no JSON value for datetime.date; use value.isoformat()"
+    assert refused(date(2026, 1, 2), default=lambda value: value) == ("data", problem)
+
+
 def test_default_that_fails() -> None:
     """An error of the hook is reported with the place, and is the cause."""
     with pytest.raises(EncodeError) as caught:

@@ -169,7 +169,7 @@ class Replacement:
             failure = f"{type(error).__name__}: {error}"
             raise self._error(f"the default hook failed for {kind_of(value)} with {failure}") from error
         # Each replacement counts as a level: a hook whose results need the hook again, without end, is stopped, too.
-        if stored is value or depth >= MAX_DEPTH:
+        if stored is value or depth > MAX_DEPTH:
             raise self._error(f"the default hook gave no JSON value for {kind_of(value)}; {hint(value)}")
         return self.of(stored, depth + 1)
 
