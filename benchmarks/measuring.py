@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -227,8 +228,25 @@ def median(values: Sequence[float]) -> float:
 
 def in_child(function: Callable[..., T], /, *arguments: Any) -> T:
     """Call a module's function in a fresh process, whose memory is its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply_async(function, arguments).get(CHILD_LIMIT)
+    context = multiprocessing.get_context("spawn")
+    answer, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        if not answer.poll(CHILD_LIMIT):
+            raise RuntimeError(f"{function.__name__} took more than {CHILD_LIMIT:.0f} s")
+        return answer.recv()
+    except EOFError:
+        raise RuntimeError(f"{function.__name__} failed in its process, which has printed why") from None
+    finally:
+        process.kill()
+        process.join()
+        answer.close()
+
+
+def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    sender.send(function(*arguments))
 
 
 def resident_kib(pid: int | str = "self") -> int:
