@@ -52,9 +52,10 @@ def test_another_python(wheel: Path, tmp_path: Path, version: str | None) -> Non
     """
     if version is None:
         pytest.skip("there is no other Python from 3.11 on here: name some in S2PUBSUB_PYTHONS")
-    run(FOUND[version], "-m", "venv", tmp_path / "env")
+    run(FOUND[version], "-m", "venv", "--without-pip", tmp_path / "env")  # which some Pythons have apart
     python = tmp_path / "env" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[server]")
+    pip = [sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check"]
+    run(*pip, "install", f"{wheel}[server]")
     strict = ["-X", "dev", "-W", "error"]
     env = {"PYTHON_GIL": "0"} if version.endswith("t") else {}
     printed = run(python, *strict, "-m", "s2pubsub", "walkthrough", cwd=tmp_path, env=env)

@@ -118,10 +118,3 @@ def test_preloading_for_gevent(start: Any, pubsub: Any) -> None:
     seen += [message.last_event_id for message in messages if message.type != "end"]
     assert check_run(pubsub, run_id, seen) == "finished"
     assert host.end(signal.SIGTERM, LIMIT) == 0
-
-
-def test_uwsgi_with_a_client_that_was_used_before_the_fork(start: Any) -> None:
-    """C40: uWSGI forks without a word to Python: a client used before says so, and what to change; no hang."""
-    host = start("uwsgi", HOST_EARLY="client")
-    assert host.get("/round-trip")[0] == 500
-    assert "--lazy-apps" in host.output()
