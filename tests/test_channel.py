@@ -116,6 +116,31 @@ def test_room_in_bytes() -> None:
     waiting.join(LONG)
 
 
+@pytest.mark.parametrize(
+    ("bound", "batches", "waits_for"),
+    [
+        (10, [(10, 0)], 7),  # with four of ten items left, and not with five
+        (100, [(1, 100)] * 10, 7),  # with 400 bytes of a thousand left, and not with 500
+        (100, [(1, 101)] * 4 + [(1, 97)] + [(1, 100)] * 4 + [(1, 99)], 6),  # 499 are fewer than half as well
+    ],
+)
+def test_half_is_gone(bound: int, batches: list[tuple[int, int]], waits_for: int) -> None:
+    """A producer that waits goes on once fewer than half of the items and bytes are left, and not before."""
+    source = channel(items=bound, size=1000)
+    at = 0
+    for count, size in batches:
+        source.put(list(range(at, at + count)), size, at + count)
+        at += count
+    ready = threading.Event()
+    waiting = thread(lambda: source.wait_for_room() and ready.set())
+    eventually(lambda: source._producer_waits)
+    taken(source, waits_for - 1)
+    assert not ready.wait(0.05)
+    taken(source, 1)
+    assert ready.wait(LONG)
+    waiting.join(LONG)
+
+
 @pytest.mark.parametrize("bound", [1, 2, 3, 1000])
 def test_a_producer_never_waits_for_nothing(bound: int) -> None:
     """Producer and consumer of a small channel never block each other for ever, whatever the sizes of batches."""
