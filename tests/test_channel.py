@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from s2pubsub.errors import ClosedError
 from s2pubsub.runtime.channel import Channel, ChannelEnd
 from s2pubsub.runtime.deadline import NEVER, Deadline
 from tests.waiting import LONG, eventually
@@ -257,6 +259,24 @@ def test_close_with_an_error() -> None:
         with pytest.raises(ChannelEnd, match="reason") as caught:
             source.get(NEVER)
         assert isinstance(caught.value.error, ValueError)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_nothing_of_it() -> None:
+    """C41: There it is closed and empty, and says why; the parent's goes on."""
+    source = channel()
+    source.put([1, 2], 2, 3)
+    child = os.fork()
+    if child == 0:
+        found = (len(source), source.put([3], 1, 4))
+        try:
+            source.get(Deadline.after(0))
+        except ChannelEnd as end:
+            os._exit(0 if found == (0, False) and isinstance(end.error, ClosedError) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert taken(source, 2) == [1, 2]
 
 
 def test_close_while_everybody_is_busy() -> None:
