@@ -54,6 +54,35 @@ def test_the_consumer_is_woken_only_when_it_waits() -> None:
     assert len(wakes) == 2
 
 
+def test_the_consumer_is_woken_when_there_are_enough() -> None:
+    """A consumer that takes no fewer than three items is given none and woken at the third; the end wakes it, too."""
+    wakes: list[None] = []
+    outbox: Outbox[int] = Outbox(100, 100)
+    outbox.wake = lambda: wakes.append(None)
+    outbox.put(0, 1, 0)
+    del wakes[:]
+    assert outbox.take(10, 100, 3) == []
+    outbox.put(1, 1, 0)
+    assert wakes == []
+    outbox.put(2, 1, 0)
+    assert len(wakes) == 1
+    assert outbox.take(10, 100, 3) == [0, 1, 2]
+    assert outbox.take(10, 100, 3) == []
+    outbox.put(3, 1, 0)
+    outbox.finish(closed())
+    assert len(wakes) == 2
+    assert outbox.take(10, 100) == [3]
+
+
+@pytest.mark.parametrize("timeout", [0, LONG, None])
+def test_who_puts_much_gives_way(timeout: float | None) -> None:
+    """Many items in a row are accepted although nobody takes them: giving way to the consumer has an end."""
+    outbox: Outbox[int] = Outbox(10_000, 10_000)
+    for item in range(2000):
+        outbox.put(item, 1, timeout)
+    assert outbox.take(10_000, 10_000) == list(range(2000))
+
+
 def test_take_keeps_to_its_limits_but_gives_one() -> None:
     """At most so many items and bytes; an item above the byte limit goes alone."""
     outbox: Outbox[str] = Outbox(100, 1000)

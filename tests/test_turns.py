@@ -46,6 +46,7 @@ def test_one_turn_one_write() -> None:
         transport.write(b"f")
         transport.close()
         assert transport.is_closing()
+        transport.write(b"late")
         await asyncio.sleep(0)
         return below
 

@@ -2,7 +2,9 @@
 
 An item counts against the bounds from ``put`` until ``complete``. A thread that finds no room queues up, and its item
 enters in its turn, put there by whoever makes room: so nobody is overtaken, and no crowd wakes up for one place.
-Waking the loop costs a system call, hence only when the consumer has said, by an empty ``take``, that it waits.
+Waking the loop costs a system call, hence only when the consumer has said, by an empty ``take``, that it waits, and
+for how many items. A thread that does nothing but publish gives way to it now and then: otherwise it would keep the
+interpreter for 5 ms each time the loop has let go of it for a system call.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from s2pubsub.runtime.wake import Wake
 T = TypeVar("T")
 
 _GIVE_WAY = 256
-"""After so many items that the consumer has not taken, a producer waits for it."""
+"""At so many items, and again so many, which the consumer has not taken, a producer waits for it."""
 
 _AT_MOST = 0.005
-"""Seconds of that at most, since the consumer may be waiting, too."""
+"""Seconds of that, since the consumer may be waiting, too: for an answer, or for the server to come back."""
 
 
 class Outbox(Generic[T]):
@@ -85,7 +87,7 @@ class Outbox(Generic[T]):
                 self._accept(item, size)
                 if not len(self._queue) % _GIVE_WAY:
                     gives_way = not urgent and not self._exempt()
-                    self._taken.wait(0)  # of an earlier time
+                    self._taken.wait(0)  # use up what an earlier take has left
             else:
                 waiter = _Waiter(item, size)
                 self._waiters.append(waiter)
@@ -95,7 +97,7 @@ class Outbox(Generic[T]):
         if waiter is not None:
             self._wait(waiter, Deadline.after(timeout))
         elif gives_way:
-            self._taken.wait(_AT_MOST)
+            self._taken.wait(_AT_MOST if timeout is None else min(timeout, _AT_MOST))
 
     def _wait(self, waiter: _Waiter[T], deadline: Deadline) -> None:
         try:

@@ -50,7 +50,8 @@ class Gathering:
         if self._held:
             data = b"".join(self._held)
             self._held.clear()
-            self._transport.write(data)
+            if not self._transport.is_closing():  # asyncio warns who writes to a lost one
+                self._transport.write(data)
 
     def close(self) -> None:
         """Send what is held and close."""
@@ -65,10 +66,11 @@ class Bell:
     """Has actions called on a loop. Ringing it takes a third of the time of ``call_soon_threadsafe``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._reading, writing = os.pipe()
+        self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
-        os.set_blocking(writing, False)
-        self._writer = open(writing, "wb", buffering=0)  # noqa: SIM115  # knows whether it is closed; a number does not
+        os.set_blocking(self._writing, False)
+        # Knows whether it is closed, and a number does not, which somebody else may have got since.
+        self._writer = open(self._writing, "wb", buffering=0, closefd=False)  # noqa: SIM115
         self._actions: deque[Callable[[], object]] = deque()
         loop.add_reader(self._reading, self._answer)
 
@@ -88,4 +90,5 @@ class Bell:
     def close(self) -> None:
         """Let go of its descriptors."""
         self._writer.close()
+        os.close(self._writing)
         os.close(self._reading)

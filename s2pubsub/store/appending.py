@@ -192,7 +192,7 @@ class Appender(Generic[I]):
             for batch in self._unacked:
                 await self._submit(session, batch, schedule, collecting)
             while self._failure is None:
-                while self._has_room() and (batches := self._take()):
+                while batches := self._take():
                     try:
                         for batch in batches:
                             await self._submit(session, batch, schedule, collecting)
@@ -240,12 +240,12 @@ class Appender(Generic[I]):
         )
         return session
 
-    def _has_room(self) -> bool:
-        in_flight = len(self._unacked)
-        return in_flight < 2 or (in_flight < MAX_IN_FLIGHT and self._outbox.queued >= _FULL_ENOUGH)
-
     def _take(self) -> list[Batch[I]]:
-        return self._unacked.add(self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES))
+        in_flight = len(self._unacked)
+        if in_flight >= MAX_IN_FLIGHT:
+            return []
+        at_least = 1 if in_flight < 2 else _FULL_ENOUGH
+        return self._unacked.add(self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES, at_least))
 
     async def _submit(
         self,
