@@ -84,7 +84,8 @@ def test_a_client_leaves_the_users_transport_open():
     """A transport that the user passed belongs to the user: two clients may share it, and closing one ends nothing."""
     with LocalPubSub() as inner:
         first, second = (
-            S2PubSub(basin="no-server", access_token="none", endpoints="http://127.0.0.1:9", inner=inner) for _ in range(2)
+            S2PubSub(basin="no-server", access_token="none", endpoints="http://127.0.0.1:9", inner=inner)
+            for _ in range(2)
         )
         with second, second.subscribe(LOCAL) as events:
             first.publish(LOCAL, type="job", data={"n": 1})
