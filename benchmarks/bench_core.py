@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 import s2_sdk
 
 from benchmarks.measuring import Parts, Row, main, median, percentile, resident_kib, usual
-from benchmarks.ours import REPLAYED, SMALL, body, client, filled, lite, raw, stream, topic
+from benchmarks.ours import REPLAYED, SMALL, body, client, filled, lite, raw, reading, stream, topic
 from benchmarks.ours import live as live_samples
 from benchmarks.ours import replay as replay_rate
 from s2pubsub import S2PubSub
@@ -86,7 +86,7 @@ async def _raw_replay(url: str, name: str, count: int) -> float:
         await stream(s2, name).check_tail()
         began = time.perf_counter()
         batches = []
-        async with stream(s2, name).read_session(start=s2_sdk.SeqNum(0)) as session:
+        async with reading(stream(s2, name)) as session:
             async for batch in session:
                 events, _ = decode_batch(name, batch.records)
                 batches.append(events)
@@ -138,7 +138,7 @@ async def _raw_live(url: str, each: int, wait: Callable[[], object]) -> list[flo
     async with raw(url) as writer, raw(url) as reader:
         await stream(writer, name).append(s2_sdk.AppendInput([s2_sdk.Record(body=b"x")]))
         record = s2_sdk.Record(body=body())
-        async with stream(reader, name).read_session(start=s2_sdk.SeqNum(0)) as session:
+        async with reading(stream(reader, name)) as session:
             await anext(session)
             for _ in range(each):
                 wait()  # nothing else is under way on this loop

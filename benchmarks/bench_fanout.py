@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import s2_sdk
 
 from benchmarks.measuring import Parts, Row, main, median, usual
-from benchmarks.ours import SMALL, body, client, lite, raw, stream
+from benchmarks.ours import SMALL, body, client, lite, raw, reading, stream
 from s2pubsub.codec import decode_batch
 
 SUBSCRIBERS = 100
@@ -68,7 +68,7 @@ async def theirs(url: str, events: int, in_flight: int) -> float:
 
         async def follow() -> None:
             seen = 0
-            async with stream(reader, topic).read_session(start=s2_sdk.SeqNum(0)) as session:
+            async with reading(stream(reader, topic)) as session:
                 async for batch in session:
                     decoded, _ = decode_batch(topic, batch.records)
                     for _ in decoded:

@@ -4,9 +4,9 @@
 shortest one; it should be flat. Whether the first answer of `s2 lite` to a read takes 4 or 44 ms is decided by the
 kernel's delayed acknowledgements: what reads has its bound on the embedded server only.
 
-``memory``: ``get_history`` of a million events may take no more than the list that it returns and a bounded working set,
-``iter_history`` the working set alone. Each is measured in a process of its own; what the list takes is measured by
-decoding as many equal records without a server.
+``memory``: ``get_history`` of a million events may take no more than the list that it returns and a bounded working
+set, ``iter_history`` the working set alone. Each is measured in a process of its own; what the list takes is measured
+by decoding as many equal records without a server.
 """
 
 from __future__ import annotations

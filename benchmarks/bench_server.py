@@ -22,7 +22,7 @@ import attrs
 import s2_sdk
 
 from benchmarks.measuring import Missing, Parts, Row, main, median, percentile, progress, resident_kib, seconds, usual
-from benchmarks.ours import lite
+from benchmarks.ours import lite, reading
 from s2pubsub.server import LocalServer
 from tests.server.process import ServerCommand
 from tests.servers import ServerProcess
@@ -86,7 +86,7 @@ async def throughput(basin: s2_sdk.S2Basin) -> tuple[float, float]:
     append_rate = BATCHES * BATCH / (time.perf_counter() - began)
     began = time.perf_counter()
     count = 0
-    async with stream.read_session(start=s2_sdk.SeqNum(0)) as session:
+    async with reading(stream) as session:
         async for part in session:
             count += len(part.records)
             if count == BATCHES * BATCH:
@@ -95,7 +95,7 @@ async def throughput(basin: s2_sdk.S2Basin) -> tuple[float, float]:
 
 
 READER = """
-import asyncio, statistics, sys, time
+import asyncio, os, statistics, sys, time
 import s2_sdk
 async def main(url, basin, count):
     async with s2_sdk.S2("bench", endpoints=s2_sdk.Endpoints(account=url, basin=url)) as client:
@@ -109,8 +109,8 @@ async def main(url, basin, count):
                     else:
                         samples.append(now - int(record.body))
                 if len(samples) >= count:
-                    break
-        print(statistics.median(samples) / 1e6, flush=True)
+                    print(statistics.median(samples) / 1e6, flush=True)
+                    os._exit(0)  # closing may take for ever on Python 3.11
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
 
@@ -140,7 +140,7 @@ async def sessions(server: ServerProcess, basin: s2_sdk.S2Basin) -> float:
     async with contextlib.AsyncExitStack() as stack:
         before = resident_kib(server.pid)
         for _ in range(SESSIONS):
-            session = await stack.enter_async_context(stream.read_session(start=s2_sdk.SeqNum(0)))
+            session = await stack.enter_async_context(reading(stream))
             await session.caught_up()
         return (resident_kib(server.pid) - before) / SESSIONS
 
@@ -198,7 +198,7 @@ def start_and_stop() -> Iterator[Row]:
                 await basin.create_stream("live")
                 for _ in range(50):
                     stream = basin.stream("live")
-                    session = await stack.enter_async_context(stream.read_session(start=s2_sdk.SeqNum(0)))
+                    session = await stack.enter_async_context(reading(stream))
                     await session.caught_up()
                 took = await asyncio.to_thread(seconds, server.close)
 

@@ -19,7 +19,7 @@ import attrs
 import s2_sdk
 
 from benchmarks.measuring import Parts, Row, in_child, main, median, progress, resident_kib, usual
-from benchmarks.ours import SMALL, body, client, lite, raw, stream, topic
+from benchmarks.ours import SMALL, body, client, lite, raw, reading, stream, topic
 
 COUNTS = (1, 100, 500)
 THREADS = 10
@@ -76,7 +76,7 @@ async def _theirs(url: str, names: list[str]) -> Cost:
                 return await stream(reader, name).check_tail()
 
         await stream(writer, names[0]).append(entry)
-        async with stream(reader, names[0]).read_session(start=s2_sdk.SeqNum(0)) as warm:
+        async with reading(stream(reader, names[0])) as warm:
             await anext(warm)
         gc.collect()
         before = resident_kib()
@@ -85,7 +85,7 @@ async def _theirs(url: str, names: list[str]) -> Cost:
         opened = time.perf_counter() - began
         async with contextlib.AsyncExitStack() as stack:
             for name, tail in zip(names, tails, strict=True):
-                session = stream(reader, name).read_session(start=s2_sdk.SeqNum(tail.seq_num))
+                session = reading(stream(reader, name), tail.seq_num)
                 batch = asyncio.create_task(anext(await stack.enter_async_context(session)))
                 await stream(writer, name).append(entry)
                 await batch

@@ -6,11 +6,12 @@ What is measured against a peer is measured here by one function for both, where
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ BASIN = "bench-core"
 SMALL = {"type": "text-delta", "runId": "r", "from": "AGENT", "payload": {"id": "t1", "text": "Hello"}}
 REPLAYED = usual(50_000, 5_000)
 SECONDS = usual(2)
+CLOSE_LIMIT = 0.2
+CLOSE_TRIES = 25
 
 
 @contextlib.contextmanager
@@ -54,6 +57,20 @@ def raw(url: str) -> s2_sdk.S2:
 
 def stream(s2: s2_sdk.S2, name: str) -> s2_sdk.S2Stream:
     return s2.basin(BASIN).stream(f"mastra/durable/{name}")
+
+
+@contextlib.asynccontextmanager
+async def reading(source: s2_sdk.S2Stream, start: int = 0) -> AsyncIterator[s2_sdk.ReadSession]:
+    """A read session of the raw SDK. Its own close may wait for ever on Python 3.11, so it is asked again."""
+    session = await source.read_session(start=s2_sdk.SeqNum(start)).__aenter__()
+    try:
+        yield session
+    finally:
+        for _ in range(CLOSE_TRIES):
+            closing = asyncio.ensure_future(session.close())
+            if (await asyncio.wait({closing}, timeout=CLOSE_LIMIT))[0]:
+                break
+            closing.cancel()
 
 
 def body() -> bytes:
