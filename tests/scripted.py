@@ -88,7 +88,8 @@ class ScriptedStore:
     Args:
         sessions: the answers of each session; an error in place of a list is raised by ``open``.
         found: answers of look-ups; the last one stays.
-        tail, pages: for readers of history.
+        tail: what it says of the tail, or a list of answers, of which the last one stays.
+        pages: for readers of history.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class ScriptedStore:
         self.sessions: list[Session] = []
         self.asked: list[tuple[int, int]] = []
         self.looked_up: list[str] = []
+        self.asked_for_tail: list[tuple[str, Any]] = []
 
     def open(self, stream: str, start: int, notify: Callable[[], object], **options: Any) -> Session:
         self.opened.append({"stream": stream, "start": start, "notify": notify, **options})
@@ -123,9 +125,13 @@ class ScriptedStore:
         return settled(self._found.pop(0) if len(self._found) > 1 else self._found[0])
 
     def tail(self, stream: str, deadline: Any) -> int:
-        if isinstance(self._tail, Exception):
-            raise self._tail
-        return int(self._tail)
+        self.asked_for_tail.append((stream, deadline))
+        answer = self._tail
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
 
     def read(self, stream: str, start: int, count: int, deadline: Any) -> list[SequencedRecord]:
         self.asked.append((start, count))

@@ -22,7 +22,7 @@ from s2pubsub.errors import (
     StoreError,
     TopicGoneError,
 )
-from s2pubsub.following import MIB, Feed, Follower, Outage, stopped
+from s2pubsub.following import MIB, Feed, Follower, Outage, find_tail, stopped
 from s2pubsub.history import HistoryReader
 from s2pubsub.retry import Interrupted
 from s2pubsub.runtime.channel import ChannelEnd
@@ -258,6 +258,53 @@ def test_what_a_stop_explains() -> None:
     for error in (ClosedError("x"), Interrupted(failure("outage"))):
         assert stopped(error, stop)
     assert not stopped(failure("refused"), stop)
+
+
+# Where a subscription begins.
+
+
+def begun(tail: Any, *, within: float = 20.0, stop: Stop | None = None) -> tuple[int, bool, int]:
+    """The tail that is found, whether the topic exists, and how often the store was asked."""
+    stop = stop or Stop()
+    store: Any = ScriptedStore(stop=stop, tail=tail)
+    deadline = Deadline.after(within)
+    found = find_tail(store, TOPIC, STREAM, deadline, stop)
+    assert set(store.asked_for_tail) == {(STREAM, deadline)}
+    return *found, len(store.asked_for_tail)
+
+
+def test_the_tail_to_begin_at() -> None:
+    """It is the tail of now; a topic that is absent begins at 0; an outage is waited for."""
+    assert begun(7) == (7, True, 1)
+    assert begun(failure("gone")) == (0, False, 1)
+    assert begun([failure("outage"), failure("outage"), 7]) == (7, True, 3)
+
+
+def test_a_tail_that_is_not_found() -> None:
+    """A refusal and a name that does not resolve are raised at once, an outage that lasts as what it was."""
+    for kind in ("refused", "name"):
+        error = failure(kind)
+        with pytest.raises(StoreError) as caught:
+            begun([error, 7])
+        assert caught.value is error
+    outage = failure("outage")
+    outage.__cause__ = OSError("no route")
+    with pytest.raises(StoreError) as caught:
+        begun(outage, within=0.5)
+    assert caught.value is outage
+    assert isinstance(caught.value.__cause__, OSError)
+    late = OperationTimeoutError("no answer")
+    with pytest.raises(StoreError) as caught:
+        begun([outage, late])
+    assert caught.value is outage
+    assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(OperationTimeoutError) as timed_out:
+        begun(late)
+    assert str(timed_out.value) == f"subscribe to topic '{TOPIC}': the server did not answer in time"
+    stop = Stop()
+    stop.set()
+    with pytest.raises(ClosedError, match=r"^the client is closed$"):
+        begun(7, stop=stop)
 
 
 # What is said of outages.
