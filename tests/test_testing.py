@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -55,7 +56,8 @@ def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_user.py").write_text(code, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", *plugin(), "-W", "error", str(folder)]
     root = Path(__file__).parent.parent
-    environment = {"PATH": "", "PYTHONPATH": str(root), "HOME": str(folder)}
+    measured = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+    environment = {"PATH": "", "PYTHONPATH": str(root), "HOME": str(folder), **measured}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
