@@ -72,7 +72,7 @@ def collect(*, complete: bool) -> None:
     parts = ["# Figures\n", "## With a bound\n", bounded(documents)]
     for document in documents.values():
         parts += [f"## {document['title']}\n", f"{described(document['machine'])}\n", f"{table(rows_of(document))}\n"]
-        parts += [f"{line}\n" for line in document["missing"]]
+        parts += [f"{line}\n" for line in document.get("missing", ())]
     (RESULTS / "all.md").write_text("\n".join(parts), encoding="utf-8")
     if complete and not QUICK:
         show_in_readme(documents)
@@ -101,7 +101,7 @@ def show_in_readme(documents: dict[str, dict[str, Any]]) -> None:
     facts: dict[str, str] = {}
     for document in documents.values():
         facts = {**document["machine"], **facts}
-    missing = [f"{name}: {line}" for name, document in documents.items() for line in document["missing"]]
+    missing = [f"{name}: {line}" for name, document in documents.items() for line in document.get("missing", ())]
     notes = "".join(f"\n{line}\n" for line in missing)
     text = f"{head}{BEGIN}\n{described(facts)}\n\n{bounded(documents)}{notes}\n{END}{rest.partition(END)[2]}"
     README.write_text(text, encoding="utf-8")

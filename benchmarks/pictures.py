@@ -48,7 +48,7 @@ def _draw_lines(axes: Any, lines: dict[str, list[Row]]) -> None:
     axes.set_yscale("log")
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.tick_params(labelsize=8)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def _draw_bars(axes: Any, rows: list[Row]) -> None:
