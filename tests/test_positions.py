@@ -58,6 +58,7 @@ class Followed:
     ) -> None:
         stop, wake = Stop(), Wake()
         stop.add(wake.set)
+        self.stop, self.wake = stop, wake
         self.sink = Queue(start, size, MIB)
         self.counters = Counters()
         self.store: Any = ScriptedStore(sessions, stop=stop, found=found)
@@ -100,6 +101,7 @@ def test_events_in_order() -> None:
     (asked,) = one.store.opened
     assert asked["stream"] == STREAM
     assert (asked["start"], asked["limit"], asked["wait"], asked["clamp"]) == (0, None, None, True)
+    assert (asked["notify"], asked["stop"]) == (one.wake.set, one.stop)
     assert one.store.sessions[0].closed
 
 
@@ -352,7 +354,7 @@ class Read:
         timeout: float | None = 20.0,
         stop: Stop | None = None,
     ) -> None:
-        stop = stop or Stop()
+        self.stop = stop = stop or Stop()
         self.store: Any = ScriptedStore(sessions, stop=Stop(), found=found, tail=tail, pages=pages)
         self.reader = HistoryReader(self.store, TOPIC, STREAM, offset, stop, timeout, LOG)
         self.indices: list[int | None] = []
@@ -388,6 +390,9 @@ def test_pages_and_sessions() -> None:
     assert one.store.asked == [(0, 1000)]
     (asked,) = one.store.opened
     assert (asked["stream"], asked["start"], asked["limit"]) == (STREAM, 1000, (1050, None))
+    assert asked["stop"] is one.stop
+    assert 10 < asked["deadline"].remaining() <= 20
+    asked["notify"]()  # what it is called for is there to take
     assert one.store.sessions[0].closed
     assert len(one.store.looked_up) == 2
     assert Read(tail=1000, pages=[span(0, 1000)]).store.looked_up == []
