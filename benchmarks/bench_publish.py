@@ -22,9 +22,10 @@ from typing import Any
 import s2_sdk
 
 from benchmarks.measuring import Row, usual, write
+from benchmarks.ours import lite
 from s2pubsub import S2PubSub
 from s2pubsub.codec import encode
-from tests.servers import CREATE_STREAMS, LiteServer, Server
+from tests.servers import CREATE_STREAMS, Server
 
 RAW_IN_FLIGHT = 64
 THREADS = (1, 8, 64, 256)
@@ -181,7 +182,7 @@ def own_server(endpoint: str | None) -> Iterator[Server]:
     if endpoint is not None:
         yield Server(endpoint)
         return
-    with LiteServer() as server:
+    with lite(None) as server:
         yield server
 
 

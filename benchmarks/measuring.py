@@ -123,20 +123,21 @@ def main(name: str, title: str, parts: Parts) -> int:
     if unknown := set(chosen) - set(parts):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     rows: list[Row] = []
-    missing: list[str] = []
+    problems: dict[str, list[str]] = defaultdict(list)
     for part in chosen or parts:
         progress(f"{name}: {part}")
         try:
             rows += parts[part]()
         except (Missing, ImportError) as problem:
-            missing.append(f"{part}: left out, {problem}")
+            problems[f"left out, {problem}"].append(part)
         except Exception as error:
             traceback.print_exc()
-            missing.append(f"{part}: failed, {type(error).__name__}: {error}")
+            problems[f"failed, {type(error).__name__}: {error}"].append(part)
+    missing = [f"{', '.join(those)}: {problem}" for problem, those in problems.items()]
     for line in missing:
         progress(f"{name}: {line}")
     write("-".join((name, *chosen)), title, rows, missing)
-    failed = any(": failed, " in line for line in missing)
+    failed = any(problem.startswith("failed") for problem in problems)
     return 1 if failed or any(row.holds is False for row in rows) else 0
 
 
