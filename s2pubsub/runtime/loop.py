@@ -32,7 +32,7 @@ E = TypeVar("E", bound=S2PubSubError)
 
 Log = logging.Logger | logging.LoggerAdapter[Any]
 
-_CLEAN_UP = 1.0
+_CLEAN_UP = 0.5
 """Seconds that a cancelled call gets to end by itself."""
 
 _CANCEL_AGAIN = 0.2
