@@ -8,6 +8,7 @@ owner (the UUID's 16 bytes, or 1 to 16 bytes of UTF-8); written as base64url wit
 from __future__ import annotations
 
 import binascii
+import math
 import os
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -16,7 +17,7 @@ from uuid import UUID
 
 import attrs
 
-__all__ = ["MAX_EXPIRY_MS", "MAX_OWNER_BYTES", "Token", "check_owner", "decode_token", "encode_token"]
+__all__ = ["MAX_EXPIRY_MS", "MAX_OWNER_BYTES", "Token", "check_owner", "check_ttl", "decode_token", "encode_token"]
 
 MAX_OWNER_BYTES = 16
 """Longest owner that is not a UUID, in bytes of UTF-8."""
@@ -55,6 +56,14 @@ class Token:
 def check_owner(owner: str) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``owner`` fits into a token."""
     _owner_bytes(owner)
+
+
+def check_ttl(ttl: float) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless ``ttl`` is a number of seconds above 0."""
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+        raise TypeError(f"ttl must be a number of seconds, not {ttl!r}")
+    if not math.isfinite(ttl) or ttl <= 0:
+        raise ValueError(f"ttl must be a number of seconds above 0, got {ttl!r}")
 
 
 def encode_token(owner: str, expires_at_ms: int, *, random: Callable[[int], bytes] = os.urandom) -> Token:

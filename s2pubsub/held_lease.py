@@ -11,14 +11,13 @@ import warnings
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from s2pubsub import tracing
 from s2pubsub.errors import ClosedError, LeaseLostError, S2PubSubError
 from s2pubsub.fence import check_owner
 from s2pubsub.lease_holding import Holding, Order
 from s2pubsub.lease_register import Send
+from s2pubsub.runtime.closing import Closing
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 
@@ -26,7 +25,7 @@ _CLOSE_LIMIT = 1.0
 """Seconds in which a closing client frees its leases; those that are not freed end with their lifetime."""
 
 
-class HeldLease:
+class HeldLease(Closing):
     """A lease that this process holds and renews. Made by ``S2LeaseProvider.hold``; thread-safe.
 
     It ends by ``release``, ``transfer``, ``close`` or the end of a ``with`` block, and with its client; a handle that
@@ -143,14 +142,6 @@ class HeldLease:
         except S2PubSubError as error:
             self._holding.logger.warning("lease %r was not released, it ends by its lifetime: %s", self.key, error)
         self._holding.join(deadline)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         holding = getattr(self, "_holding", None)

@@ -11,13 +11,12 @@ topic while it is in use, that frees the lease.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from random import Random, SystemRandom
 from typing import TypeVar
 
 from s2pubsub.errors import ClosedError, LeaseLostError, LeaseUnavailableError, OperationTimeoutError, StoreError
-from s2pubsub.fence import MAX_EXPIRY_MS, Token, check_owner, decode_token
+from s2pubsub.fence import MAX_EXPIRY_MS, Token, check_owner, check_ttl, decode_token
 from s2pubsub.held_lease import HeldLease, HeldLeases
 from s2pubsub.lease_clock import SYSTEM_CLOCK, Clock, Grant, expiry_date
 from s2pubsub.lease_holding import Holding
@@ -208,10 +207,7 @@ class S2LeaseProvider:
     def _checked(self, owner: str, ttl: float) -> int:
         """``ttl`` in milliseconds; raises unless ``owner`` and ``ttl`` fit into a token."""
         check_owner(owner)
-        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
-            raise TypeError(f"ttl must be a number of seconds, not {ttl!r}")
-        if not math.isfinite(ttl) or ttl <= 0:
-            raise ValueError(f"ttl must be a number of seconds above 0, got {ttl!r}")
+        check_ttl(ttl)
         ttl_ms = max(1, round(ttl * 1000))
         if self._clock.now_ms() + ttl_ms > MAX_EXPIRY_MS:
             raise ValueError(f"ttl of {ttl!r} s is too long: a lease must end before 2**48 epoch milliseconds")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import attrs
@@ -12,6 +11,7 @@ import attrs
 from s2pubsub.chunks import delta_text, finish_reason, is_end, join_text
 from s2pubsub.errors import ClosedError, OperationTimeoutError, RunIdleError
 from s2pubsub.event import Event
+from s2pubsub.runtime.closing import Closing
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.subscription import Subscription
 
@@ -40,7 +40,7 @@ class RunResult:
     error: dict[str, Any] | None = None
 
 
-class Observation(Iterator[Event]):
+class Observation(Closing, Iterator[Event]):
     """An iterator over a run's events that ends after its end event. Made by ``Runs.observe``; one thread at a time.
 
     Attributes:
@@ -190,14 +190,6 @@ class Observation(Iterator[Event]):
         """``close()`` without waiting."""
         if self._subscription is not None:
             self._subscription.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Observation of run {self.run_id!r}, {self.end or 'going on'}, next index {self.next_index}>"

@@ -11,8 +11,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from s2pubsub import chunks, tracing
 from s2pubsub.abort import ABORT_REQUEST, AbortWatch
@@ -28,6 +27,7 @@ from s2pubsub.errors import (
 from s2pubsub.event import Event
 from s2pubsub.observation import Observation, RunResult
 from s2pubsub.run_writer import Run
+from s2pubsub.runtime.closing import Closing
 from s2pubsub.runtime.deadline import Deadline, check_timeout
 from s2pubsub.runtime.timer import Timer
 from s2pubsub.runtime.worker import Worker
@@ -47,7 +47,7 @@ _LOOK_AGAIN = 0.1
 """Seconds between two looks for a run that has not started yet; doubles up to a second."""
 
 
-class Runs:
+class Runs(Closing):
     """Starts, finds and observes runs on one ``S2PubSub``, which stays the caller's to close. Thread-safe.
 
     Args:
@@ -296,14 +296,6 @@ class Runs:
     def close(self, timeout: float | None = 5.0) -> None:
         """Drop pending clean-ups. The client, which stays open, calls this when it is closed."""
         self._timer.close(Deadline.after(timeout))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def write_items(run: Run, items: Iterable[Any], adapter: Adapter | None = None) -> None:

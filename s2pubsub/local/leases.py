@@ -12,14 +12,13 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Self
 
 import attrs
 
 from s2pubsub.errors import ClosedError, LeaseLostError, LeaseUnavailableError, S2PubSubError
-from s2pubsub.fence import check_owner
+from s2pubsub.fence import check_owner, check_ttl
 from s2pubsub.lease_types import LeaseResult
+from s2pubsub.runtime.closing import Closing
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.loop import Log
@@ -28,6 +27,9 @@ from s2pubsub.topic import thread_topic
 
 _SWEEP = 64
 """Leases that are kept before those that are over are looked for."""
+
+_LONGEST = 1e9
+"""Seconds (thirty years) that a lease may last, so that its end is a date."""
 
 
 @attrs.define(eq=False)
@@ -231,10 +233,9 @@ class LocalLeaseProvider:
     def _check(self, key: str, owner: str, ttl: float) -> None:
         thread_topic(key)
         check_owner(owner)
-        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
-            raise TypeError(f"ttl must be a number of seconds, not {ttl!r}")
-        if not 0 < ttl < 1e9:
-            raise ValueError(f"ttl must be a number of seconds above 0 and below 1e9, got {ttl!r}")
+        check_ttl(ttl)
+        if ttl >= _LONGEST:
+            raise ValueError(f"ttl must be below {_LONGEST:.0e} seconds, got {ttl!r}")
 
     def _take(self, key: str, owner: str, ttl: float) -> _Lease:
         """The lease, of ``owner`` if it was free or had this owner."""
@@ -283,7 +284,7 @@ class LocalLeaseProvider:
         self._reset()
 
 
-class LocalHeldLease:
+class LocalHeldLease(Closing):
     """A lease that a handle keeps. Made by ``LocalLeaseProvider.hold``; thread-safe.
 
     It ends by ``release``, ``transfer``, ``close`` or the end of a ``with`` block, and with its transport; a handle
@@ -350,14 +351,6 @@ class LocalHeldLease:
     def close(self, timeout: float | None = 5.0) -> None:
         """``release``. Idempotent."""
         self.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         holding = getattr(self, "_holding", None)

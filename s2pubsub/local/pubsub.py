@@ -9,8 +9,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from s2pubsub.codec import Default, encode, encode_many
 from s2pubsub.errors import ClosedError, OperationTimeoutError
@@ -21,6 +20,7 @@ from s2pubsub.local.line import Line
 from s2pubsub.local.options import BatchOptions, Rules, check_start
 from s2pubsub.local.subscription import LocalSubscription, LocalWorker, begin
 from s2pubsub.local.topics import Topics
+from s2pubsub.runtime.closing import Closing
 from s2pubsub.runtime.deadline import Deadline, check_timeout
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import Log
@@ -29,7 +29,7 @@ from s2pubsub.topic import check_topic
 from s2pubsub.transport import Callback, ErrorHook
 
 
-class LocalPubSub:
+class LocalPubSub(Closing):
     """Topics of one process. Thread-safe. No thread before the first subscription with a callback.
 
     Every subscriber gets every event: plain ones each for themselves, the members of a group (competing consumers)
@@ -337,14 +337,6 @@ class LocalPubSub:
             subscription.close(deadline.remaining())
         with self._lock:
             self._topics.forget_ended()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_closed", True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Self
 
 from s2pubsub.batches import in_batches
@@ -19,6 +18,7 @@ from s2pubsub.local.batching import Buffer
 from s2pubsub.local.delivery import Delivery, LineEnd, Member
 from s2pubsub.local.line import Line
 from s2pubsub.local.options import BatchOptions
+from s2pubsub.runtime.closing import Closing
 from s2pubsub.runtime.deadline import NEVER, Deadline, check_timeout
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.loop import Log
@@ -32,7 +32,7 @@ class LocalWorker(Worker):
     """The thread of a callback. Publishing on it never waits for room: it may be the one who makes room."""
 
 
-class LocalSubscription(Iterator[Event]):
+class LocalSubscription(Closing, Iterator[Event]):
     """A subscription to a local topic. Made by ``LocalPubSub.subscribe``; thread-safe.
 
     Without a callback it is an iterator, as ``Subscription`` is: ``for`` blocks and ends after ``close()``, several
@@ -159,14 +159,6 @@ class LocalSubscription(Iterator[Event]):
         self._line.leave(self._member)
         if self._life.worker is None:
             self._life.end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         member = getattr(self, "_member", None)

@@ -1,0 +1,22 @@
+"""What is closed at the end of its ``with`` block."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+
+class Closing:
+    """Gives a class that has ``close()`` its ``with`` block."""
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
