@@ -196,6 +196,38 @@ def through(make_pubsub: Callable[..., Any], proxy: FaultProxy) -> Any:
 
 
 @pytest.fixture
+def local() -> Iterator[Any]:
+    """Local topics."""
+    from s2pubsub import LocalPubSub
+
+    with LocalPubSub() as local:
+        yield local
+
+
+@pytest.fixture
+def leases(pubsub: Any) -> Any:
+    """The leases of ``pubsub``."""
+    return pubsub.get_lease_provider()
+
+
+@pytest.fixture
+def register(server: servers.Server, basin: str) -> Any:
+    """The tests' lease as it is stored, seen from outside of the library."""
+    from tests.leasing import Register
+
+    return Register(server, basin)
+
+
+@pytest.fixture
+def switch_often() -> Iterator[None]:
+    """Threads take turns after 10 µs, so that races show."""
+    from tests.local_parts import switching_often
+
+    with switching_often():
+        yield
+
+
+@pytest.fixture
 def streams(server: servers.Server, basin: str) -> raw.Streams:
     """The streams of the test's own basin, past the library."""
     return raw.Streams(server, basin)

@@ -11,9 +11,14 @@ from s2pubsub import fence
 from s2pubsub.lease_clock import Clock
 from s2pubsub.topic import stream_name, thread_topic
 from tests.servers import Server
+from tests.waiting import eventually
 
 KEY = "user 1\0th/1"
 PREFIX = "mastra/durable/"
+MEMBER = "0f8fad5b-d9cb-469f-a165-70867728950e"
+"""An owner that is a UUID."""
+SOON = 0.2
+"""Seconds of a lifetime whose end a test waits for."""
 
 
 class Register:
@@ -49,6 +54,11 @@ class Register:
         token = fence.decode_token(self.token())
         assert token is not None
         return token.expires_at_ms
+
+
+def lapse(register: Register) -> None:
+    """Wait until nobody has the lease any more."""
+    eventually(lambda: register.owner() is None)
 
 
 def now_ms() -> int:

@@ -11,6 +11,10 @@ from typing import Any
 from s2pubsub import Event, LocalPubSub
 
 HERE = "jobs"
+SOON = 0.02
+"""A short pause or limit, in seconds."""
+NEVER = 1e6
+"""A wait that no test waits for, in seconds."""
 
 
 @contextmanager
@@ -27,6 +31,28 @@ def switching_often() -> Iterator[None]:
 def publish(pubsub: LocalPubSub, numbers: Any, topic: str = HERE) -> list[Event]:
     """Publish an event for each number."""
     return [pubsub.publish(topic, type="job", data={"n": n, "list": [n]}) for n in numbers]
+
+
+def publish_numbers(pubsub: LocalPubSub, numbers: Any) -> list[Event]:
+    """Publish events whose data are the numbers themselves."""
+    return [pubsub.publish(HERE, type="job", data=n) for n in numbers]
+
+
+def quiet(error: BaseException) -> None:
+    """An error hook for callbacks that raise on purpose."""
+
+
+class Handler:
+    """A callback that keeps (number, attempt) of each call and raises for the attempts that ``refuse`` names."""
+
+    def __init__(self, refuse: Any = lambda number, attempt: False) -> None:
+        self.calls: list[tuple[int, int]] = []
+        self.refuse = refuse
+
+    def __call__(self, event: Event) -> None:
+        self.calls.append((event.data, event.delivery_attempt))
+        if self.refuse(event.data, event.delivery_attempt):
+            raise ValueError(f"refused {event.data}")
 
 
 def numbers(events: list[Event]) -> list[int]:

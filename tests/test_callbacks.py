@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,15 +46,6 @@ class Calls:
     def wait(self, count: int) -> list[int | None]:
         eventually(lambda: len(self.indices) >= count)
         return self.indices
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Threads take turns after 10 µs, so that races show."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
 
 
 # What a callback raises.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import random
 import statistics
@@ -12,7 +13,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,15 +127,6 @@ def settings(server: Server, basin: str) -> dict[str, Any]:
     return {"basin": basin, "endpoints": server.url, "access_token": server.token}
 
 
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Threads take turns after 10 µs, so that races show."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
 # C32: leaving a loop early.
 
 
@@ -214,8 +206,11 @@ def test_leaving_early_stops_the_worker(
     leave(holder)
     wait_for_end(SOON)
     eventually(lambda: all(seen.finished for seen in proxy.seen(READ_SESSION)), SOON)
-    # One window of the connection, which is opened again by as much as was taken out of it.
-    assert proxy.passed("to_client") - before <= 10 * MIB + (500 + BATCH) * 2400
+    # Three were taken; the queue took the batch for which it had room last, and one more may have been decoded.
+    delivered = pubsub.stats().delivered
+    assert delivered <= 3 + 500 + 2 * BATCH
+    # One window of the connection, which is opened again by as much as was taken out of it: that, and a piece in hand.
+    assert proxy.passed("to_client") - before <= 10 * MIB + (delivered + BATCH) * 2400
     assert pubsub.stats().queued == 0
     assert pubsub.stats().subscriptions == 0
 
@@ -426,7 +421,7 @@ def test_slow_ones_do_not_delay_others(make_pubsub: Make, proxy: FaultProxy) -> 
     """C35: a consumer that never reads, a callback that sleeps and a close that gets no answer delay no neighbour and
     no publish.
     """
-    pubsub = make_pubsub(endpoints=proxy.url)
+    pubsub, free = make_pubsub(endpoints=proxy.url), make_pubsub(endpoints=proxy.url)
     topics = [f"agent.stream.run-{n}" for n in range(10)]
     fill(pubsub, 30_000, 1000, topics[0])
     arrived: dict[tuple[str, int | None], float] = {}
@@ -436,36 +431,45 @@ def test_slow_ones_do_not_delay_others(make_pubsub: Make, proxy: FaultProxy) -> 
 
     for topic in topics[3:]:
         pubsub.subscribe(topic, arrive)
+        free.subscribe(f"{topic}-free", arrive)
 
-    def publish_for(seconds: float) -> list[float]:
-        times = []
-        chance = random.Random(1)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            topic = chance.choice(topics[3:])
-            began = time.monotonic()
-            event = pubsub.publish(topic, type="chunk", data=0)
-            times.append(time.monotonic() - began)
-            eventually(lambda key=(topic, event.index): key in arrived)
-            assert arrived[topic, event.index] - began < 0.5
-        return times
+    def publish(client: S2PubSub, topic: str) -> tuple[float, float]:
+        began = time.monotonic()
+        event = client.publish(topic, type="chunk", data=0)
+        returned = time.monotonic()
+        eventually(lambda: (topic, event.index) in arrived)
+        return returned - began, arrived[topic, event.index] - began
 
-    alone = publish_for(2)
     leave = threading.Event()
     unread = pubsub.subscribe_from_offset(topics[0], 0)
-    pubsub.subscribe(topics[1], lambda event: leave.wait(LONG))
+    pubsub.subscribe(topics[1], lambda event: leave.wait(6 * LONG))
     pubsub.publish(topics[1], type="chunk", data=0)
     closing = pubsub.subscribe(topics[2])
     proxy.strike(Request(kind="read_session", stream=f"mastra/durable/{topics[2]}"), Effect(do="silence"))
+    beside: list[tuple[float, float]] = []
+    alone: list[tuple[float, float]] = []  # the same on a client of its own, in turn: the machine's load is on both
     try:
         closer = Crowd(1, lambda _: closing.close())
-        together = publish_for(3)
+        end = time.monotonic() + 4
+        for topic in itertools.cycle(topics[3:]):
+            beside.append(publish(pubsub, topic))
+            alone.append(publish(free, f"{topic}-free"))
+            if time.monotonic() > end:
+                break
         closer.join(SOON)
+        assert not leave.is_set()
+        assert unread.queued
     finally:
         leave.set()
-    assert unread.queued
     unread.close()
-    assert statistics.median(together) < 2 * statistics.median(alone) + 0.002
+    for times, usual in zip(zip(*beside, strict=True), zip(*alone, strict=True), strict=True):
+        assert statistics.median(times) < 2 * statistics.median(usual) + 0.01
+        assert ninetieth(times) < 3 * ninetieth(usual) + 0.05
+
+
+def ninetieth(times: Sequence[float]) -> float:
+    """What nine of ten are below."""
+    return statistics.quantiles(times, n=10)[-1]
 
 
 # C38: nothing stays behind.

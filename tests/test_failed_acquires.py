@@ -7,14 +7,8 @@ import pytest
 from s2pubsub import LeaseLostError, OperationTimeoutError, S2PubSub, StoreError
 from tests.faults import APPEND, FaultProxy
 from tests.leasing import KEY, Hook, MovedClock, Register
-from tests.servers import Server
 from tests.topics import MakePubSub
 from tests.waiting import LONG
-
-
-@pytest.fixture
-def register(server: Server, basin: str) -> Register:
-    return Register(server, basin)
 
 
 @pytest.mark.parametrize("fault", ["never sent", "refused", "503"])

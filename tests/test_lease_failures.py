@@ -18,31 +18,9 @@ from s2pubsub import (
     StoreError,
 )
 from s2pubsub.errors import LeaseError
-from s2pubsub.leases import S2LeaseProvider
 from tests.faults import APPEND, FaultProxy, Request
-from tests.leasing import KEY, Register, now_ms, token_of
-from tests.servers import Server
+from tests.leasing import KEY, Register, lapse, now_ms, token_of
 from tests.waiting import LONG, eventually
-
-MEMBER = "0f8fad5b-d9cb-469f-a165-70867728950e"
-SOON = 0.2
-"""Seconds of a lifetime whose end a test waits for."""
-
-
-@pytest.fixture
-def leases(pubsub: S2PubSub) -> S2LeaseProvider:
-    return pubsub.get_lease_provider()
-
-
-@pytest.fixture
-def register(server: Server, basin: str) -> Register:
-    return Register(server, basin)
-
-
-def lapse(register: Register) -> None:
-    """Wait until nobody has the lease any more."""
-    eventually(lambda: register.owner() is None)
-
 
 # Answers that fail or are lost.
 

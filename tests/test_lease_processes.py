@@ -31,11 +31,6 @@ PROCESSES, THREADS, ROUNDS = 4, 5, 50
 
 
 @pytest.fixture
-def register(server: Server, basin: str) -> Register:
-    return Register(server, basin)
-
-
-@pytest.fixture
 def script(server: Server, basin: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     """Run Python source in a process of its own, with an open client ``pubsub`` and its ``leases``."""
     running: list[subprocess.Popen[str]] = []

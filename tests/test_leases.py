@@ -16,29 +16,8 @@ from s2pubsub import (
 )
 from s2pubsub.fence import decode_token
 from s2pubsub.leases import S2LeaseProvider
-from tests.leasing import KEY, MovedClock, Register, token_of
-from tests.servers import Server
-from tests.waiting import LONG, eventually
-
-MEMBER = "0f8fad5b-d9cb-469f-a165-70867728950e"
-SOON = 0.2
-"""Seconds of a lifetime whose end a test waits for."""
-
-
-@pytest.fixture
-def leases(pubsub: S2PubSub) -> S2LeaseProvider:
-    return pubsub.get_lease_provider()
-
-
-@pytest.fixture
-def register(server: Server, basin: str) -> Register:
-    return Register(server, basin)
-
-
-def lapse(register: Register) -> None:
-    """Wait until nobody has the lease any more."""
-    eventually(lambda: register.owner() is None)
-
+from tests.leasing import KEY, MEMBER, SOON, MovedClock, Register, lapse, token_of
+from tests.waiting import LONG
 
 # Who gets it.
 

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from s2pubsub import BatchOptions, Event, LocalPubSub
+from tests.local_parts import HERE, NEVER, publish_numbers
 from tests.waiting import LONG, eventually
-
-HERE = "jobs"
-NEVER = 1e6
-"""A wait that no test waits for, in seconds."""
-
-
-@pytest.fixture
-def local() -> Iterator[LocalPubSub]:
-    with LocalPubSub(retry_pause=0.01) as pubsub:
-        yield pubsub
-
-
-def publish(pubsub: LocalPubSub, numbers: Any) -> None:
-    for n in numbers:
-        pubsub.publish(HERE, type="job", data=n)
 
 
 def test_a_batch_is_a_row_of_single_calls(local):
     """Nothing is delivered before the batch is due; then each event in its own call, in order."""
     calls: list[Event] = []
     local.subscribe(HERE, calls.append, batch=BatchOptions(max_size=3))
-    publish(local, range(2))
+    publish_numbers(local, range(2))
     eventually(lambda: len(next(iter(local._topics.all()))) == 0)
     assert calls == []
-    publish(local, [2])
+    publish_numbers(local, [2])
     eventually(lambda: len(calls) == 3)
     assert [event.data for event in calls] == [0, 1, 2]
 
@@ -44,7 +29,7 @@ def test_max_wait_on_a_thread(local):
     """A batch that does not fill up is delivered when its oldest event has waited long enough."""
     calls: list[Event] = []
     local.subscribe(HERE, calls.append, batch=BatchOptions(max_size=100, max_wait=0.02))
-    publish(local, range(2))
+    publish_numbers(local, range(2))
     eventually(lambda: len(calls) == 2)
 
 
@@ -53,7 +38,7 @@ def test_an_immediate_event_takes_the_others_along(local):
     calls: list[Any] = []
     options = BatchOptions(max_wait=NEVER, is_immediate=lambda event: event.data == "now")
     local.subscribe(HERE, lambda event: calls.append(event.data), batch=options)
-    publish(local, [1, 2, "now"])
+    publish_numbers(local, [1, 2, "now"])
     eventually(lambda: len(calls) == 3)
     assert calls == [1, 2, "now"]
 
@@ -65,7 +50,7 @@ def test_flush_delivers_before_the_time(local, group):
     options = BatchOptions(max_wait=NEVER, min_interval=NEVER)
     local.subscribe(HERE, lambda event: calls.append(event.data), group=group, batch=options)
     for n in range(3):
-        publish(local, [n, n + 10])
+        publish_numbers(local, [n, n + 10])
         local.flush(LONG)
         assert calls[-2:] == [n, n + 10]
 
@@ -81,9 +66,9 @@ def test_what_comes_during_a_batch_is_the_next_batch(local):
         release.wait(LONG)
 
     local.subscribe(HERE, slow, batch=BatchOptions(max_wait=0, coalesce=lambda events: events[-1:]))
-    publish(local, [0])
+    publish_numbers(local, [0])
     assert entered.wait(LONG)
-    publish(local, range(1, 100))
+    publish_numbers(local, range(1, 100))
     release.set()
     local.flush(LONG)
     assert calls == [0, 99]
@@ -100,9 +85,9 @@ def test_overflow_behind_a_slow_callback_is_logged(local, caplog):
         release.wait(LONG)
 
     local.subscribe(HERE, slow, batch=BatchOptions(max_size=1, max_buffer_size=10))
-    publish(local, [0])
+    publish_numbers(local, [0])
     assert entered.wait(LONG)
-    publish(local, range(1, 101))
+    publish_numbers(local, range(1, 101))
     release.set()
     local.flush(LONG)
     assert calls == [0, *range(91, 101)]
@@ -121,9 +106,9 @@ def test_a_group_drops_nothing(local):
         calls.append(event.data)
 
     local.subscribe(HERE, slow, group="g", batch=BatchOptions(max_size=1, max_buffer_size=10))
-    publish(local, [0])
+    publish_numbers(local, [0])
     assert entered.wait(LONG)
-    publish(local, range(1, 101))
+    publish_numbers(local, range(1, 101))
     release.set()
     local.flush(LONG)
     assert calls == list(range(101))
@@ -134,7 +119,7 @@ def test_dropped_and_coalesced_events_count_as_handled(local):
     calls: list[Any] = []
     options = BatchOptions(max_size=5, coalesce=lambda events: events[-1:])
     local.subscribe(HERE, lambda event: calls.append(event.data), group="g", batch=options)
-    publish(local, range(5))
+    publish_numbers(local, range(5))
     local.flush(LONG)
     assert 4 in calls
     before = list(calls)
@@ -153,7 +138,7 @@ def test_a_refused_event_of_a_batch_comes_again(local):
 
     options = BatchOptions(max_size=3, max_wait=0.01)
     local.subscribe(HERE, refuse, group="g", batch=options, on_error=lambda error: None)
-    publish(local, range(3))
+    publish_numbers(local, range(3))
     local.flush(LONG)
     assert calls == [(0, 1), (1, 1), (2, 1), (1, 2)]
 
@@ -164,7 +149,7 @@ def test_errors_of_functions_reach_the_hook(local):
     calls: list[Any] = []
     options = BatchOptions(max_size=2, coalesce=lambda events: 1 / 0)
     local.subscribe(HERE, lambda event: calls.append(event.data), batch=options, on_error=errors.append)
-    publish(local, range(2))
+    publish_numbers(local, range(2))
     local.flush(LONG)
     assert calls == [0, 1]
     assert {type(error) for error in errors} == {ZeroDivisionError}  # one a batch
@@ -180,7 +165,7 @@ def test_closing_inside_a_batch_stops_it(local):
             subscription.close()
 
     subscription = local.subscribe(HERE, callback, batch=BatchOptions(max_size=50))
-    publish(local, range(50))
+    publish_numbers(local, range(50))
     subscription.wait(LONG)
     assert calls == list(range(21))
 
@@ -188,7 +173,7 @@ def test_closing_inside_a_batch_stops_it(local):
 def test_a_closing_member_gives_its_buffer_back(local):
     """What lies in the buffer of a group's member that closes goes to the others as the same attempt, in order."""
     gathering = local.subscribe(HERE, lambda event: None, group="g", batch=BatchOptions(max_wait=NEVER))
-    publish(local, range(5))
+    publish_numbers(local, range(5))
     eventually(lambda: len(gathering._line) == 0)
     with local.subscribe(HERE, group="g") as other:
         gathering.close()
@@ -210,7 +195,7 @@ def test_a_stuck_member_loses_its_buffer_too():
 
     with LocalPubSub(handling_limit=0.05) as local:
         local.subscribe(HERE, stuck, group="g", batch=BatchOptions(max_size=3))
-        publish(local, range(3))
+        publish_numbers(local, range(3))
         assert entered.wait(LONG)
         with local.subscribe(HERE, group="g") as other:
             got = [other.get(LONG) for _ in range(3)]
@@ -225,7 +210,7 @@ def test_a_publisher_in_need_of_room_gets_it_from_a_buffer():
     calls: list[Any] = []
     with LocalPubSub(queue_size=5) as local:
         local.subscribe(HERE, lambda event: calls.append(event.data), batch=BatchOptions(max_size=100))
-        publish(local, range(12))
+        publish_numbers(local, range(12))
         local.flush(LONG)
     assert calls == list(range(12))
 

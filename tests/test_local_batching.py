@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from s2pubsub import BatchOptions, Event, LocalPubSub
+from s2pubsub import BatchOptions, Event
 from s2pubsub.local.batching import Buffer
 from s2pubsub.local.delivery import Delivery
-
-HERE = "jobs"
-NEVER = 1e6
-"""A wait that no test waits for, in seconds."""
-
-
-@pytest.fixture
-def local() -> Iterator[LocalPubSub]:
-    with LocalPubSub(retry_pause=0.01) as pubsub:
-        yield pubsub
-
-
-def publish(pubsub: LocalPubSub, numbers: Any) -> None:
-    for n in numbers:
-        pubsub.publish(HERE, type="job", data=n)
+from tests.local_parts import HERE, NEVER
 
 
 class Gathering:

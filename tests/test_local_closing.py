@@ -5,27 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from s2pubsub import ClosedError, Event, LocalPubSub
-from tests.local_parts import HERE, local_threads, numbers, publish, switching_often
+from tests.local_parts import HERE, local_threads, numbers, publish
 from tests.waiting import LONG, eventually
-
-
-@pytest.fixture
-def local() -> Iterator[LocalPubSub]:
-    with LocalPubSub() as pubsub:
-        yield pubsub
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    with switching_often():
-        yield
-
 
 # Closing.
 

@@ -14,40 +14,14 @@ from typing import Any
 import pytest
 
 from s2pubsub import Event, LocalPubSub, OperationTimeoutError
+from tests.local_parts import HERE, SOON, Handler, publish_numbers, quiet
 from tests.waiting import LONG, eventually
-
-HERE = "jobs"
-SOON = 0.02
-"""Pause and limits of these tests, in seconds."""
-COUNT = 1500
-"""Events of a round of the stress test."""
 
 
 @pytest.fixture
 def local() -> Iterator[LocalPubSub]:
     with LocalPubSub(retry_pause=SOON) as pubsub:
         yield pubsub
-
-
-def publish(pubsub: LocalPubSub, numbers: Any) -> list[Event]:
-    return [pubsub.publish(HERE, type="job", data=n) for n in numbers]
-
-
-def quiet(error: BaseException) -> None:
-    """An error hook for callbacks that raise on purpose."""
-
-
-class Handler:
-    """A callback that keeps (number, attempt) of each call and raises for the attempts that ``refuse`` names."""
-
-    def __init__(self, refuse: Any = lambda number, attempt: False) -> None:
-        self.calls: list[tuple[int, int]] = []
-        self.refuse = refuse
-
-    def __call__(self, event: Event) -> None:
-        self.calls.append((event.data, event.delivery_attempt))
-        if self.refuse(event.data, event.delivery_attempt):
-            raise ValueError(f"refused {event.data}")
 
 
 # Sharing.
@@ -69,7 +43,7 @@ def test_members_take_turns(local):
         threads[-1].start()
         eventually(lambda count=n + 1: len(members[0]._line._waiting) == count)
     for n in range(9):
-        publish(local, [n])
+        publish_numbers(local, [n])
         eventually(lambda count=n + 1: len(taken) == count and len(members[0]._line._waiting) == 3)
     assert taken == [0, 1, 2] * 3
     for member in members:
@@ -88,7 +62,7 @@ def test_groups_and_plain_subscribers_are_independent(local):
     local.subscribe(HERE, g2, group="g2", on_error=quiet)
     for reader in plain:
         local.subscribe(HERE, reader)
-    publish(local, range(100))
+    publish_numbers(local, range(100))
     local.flush(LONG)
     assert sorted(g1[0].calls + g1[1].calls) == [(n, 1) for n in range(100)]
     assert Counter(attempt for _, attempt in g2.calls) == {1: 100, 2: 100}
@@ -102,7 +76,7 @@ def test_one_name_on_two_topics_is_two_groups(local):
     here, there = Handler(), Handler()
     local.subscribe(HERE, here, group="g")
     local.subscribe("elsewhere", there, group="g")
-    publish(local, [1])
+    publish_numbers(local, [1])
     local.flush(LONG)
     assert (here.calls, there.calls) == ([(1, 1)], [])
 
@@ -117,10 +91,10 @@ def test_a_stuck_member_holds_up_only_what_it_has(local):
         release.wait(LONG)
 
     local.subscribe(HERE, stuck, group="g")
-    publish(local, [0])
+    publish_numbers(local, [0])
     assert entered.wait(LONG)
     local.subscribe(HERE, healthy, group="g")
-    publish(local, range(1, 50))
+    publish_numbers(local, range(1, 50))
     eventually(lambda: len(healthy.calls) == 49)
     assert healthy.calls == [(n, 1) for n in range(1, 50)]
     release.set()
@@ -135,7 +109,7 @@ def test_refused_events_are_retried_and_given_up(caplog):
     handler = Handler(lambda number, attempt: number == 3 or (number == 5 and attempt < 3))
     with LocalPubSub(max_attempts=4, retry_pause=SOON) as local:
         local.subscribe(HERE, handler, group="g", on_error=errors.append)
-        published = publish(local, range(1, 11))
+        published = publish_numbers(local, range(1, 11))
         local.flush(5)
     assert [attempt for number, attempt in handler.calls if number == 3] == [1, 2, 3, 4]
     assert [attempt for number, attempt in handler.calls if number == 5] == [1, 2, 3]
@@ -157,7 +131,7 @@ def test_there_is_a_pause_between_attempts():
 
     with LocalPubSub(max_attempts=3, retry_pause=0.05) as local:
         local.subscribe(HERE, refuse, group="g", on_error=quiet)
-        publish(local, [1])
+        publish_numbers(local, [1])
         local.flush(LONG)
     assert len(times) == 3
     assert all(later - earlier >= 0.05 for earlier, later in pairwise(times))
@@ -168,7 +142,7 @@ def test_no_cap_no_pause():
     handler = Handler(lambda number, attempt: attempt < 50)
     with LocalPubSub(max_attempts=None, retry_pause=0) as local:
         local.subscribe(HERE, handler, group="g", on_error=quiet)
-        publish(local, [1])
+        publish_numbers(local, [1])
         local.flush(LONG)
     assert [attempt for _, attempt in handler.calls] == list(range(1, 51))
 
@@ -177,7 +151,7 @@ def test_a_refused_event_goes_to_a_free_member(local):
     """An event that one member refuses can be handled by another one, with the next attempt's number."""
     handler = Handler()
     with local.subscribe(HERE, group="g") as refusing:
-        publish(local, [1])
+        publish_numbers(local, [1])
         event = refusing.get(LONG)
         local.subscribe(HERE, handler, group="g")
         assert refusing.nack(event)
@@ -192,7 +166,7 @@ def test_ack_and_nack(local):
     """An iterating member's event comes again after ``nack`` and not after ``ack``; a second answer changes nothing."""
     with local.subscribe(HERE, group="g") as member:
         assert member.group == "g"
-        publish(local, [1])
+        publish_numbers(local, [1])
         first = member.get(LONG)
         assert member.nack(first)
         assert not member.nack(first)
@@ -208,7 +182,7 @@ def test_ack_and_nack(local):
 def test_answers_of_a_plain_reader_do_nothing(local):
     """Outside a group ``ack`` and ``nack`` change nothing: the same loop serves both."""
     with local.subscribe(HERE) as reader:
-        publish(local, [1])
+        publish_numbers(local, [1])
         event = reader.get(LONG)
         assert reader.nack(event)
         assert reader.ack(event)
@@ -219,7 +193,7 @@ def test_answers_of_a_plain_reader_do_nothing(local):
 def test_an_unanswered_event_is_not_delivered_twice(local):
     """C66: as long as nobody answers and no limit is set, an event stays with the member that has it."""
     with local.subscribe(HERE, group="g") as holder, local.subscribe(HERE, group="g") as other:
-        publish(local, [1])
+        publish_numbers(local, [1])
         event = holder.get(LONG)
         with pytest.raises(OperationTimeoutError):
             other.get(5 * SOON)
@@ -232,7 +206,7 @@ def test_an_unanswered_event_is_not_delivered_twice(local):
 def test_a_member_that_closes_gives_back_what_it_has(local):
     """What an iterating member has not answered goes to the others at its close, as the next attempt."""
     leaving, staying = local.subscribe(HERE, group="g"), local.subscribe(HERE, group="g")
-    publish(local, range(3))
+    publish_numbers(local, range(3))
     taken = [leaving.get(LONG) for _ in range(2)]
     assert leaving.ack(taken[0])
     leaving.close()
@@ -258,13 +232,13 @@ def test_a_closing_callback_still_counts(local):
         release.wait(LONG)
 
     subscription = local.subscribe(HERE, slow, group="g")
-    publish(local, [1])
+    publish_numbers(local, [1])
     assert entered.wait(LONG)
     local.subscribe(HERE, other, group="g")
     closing = threading.Thread(target=subscription.close)
     closing.start()
     eventually(lambda: subscription.closed)
-    publish(local, [2])
+    publish_numbers(local, [2])
     eventually(lambda: other.calls)
     release.set()
     closing.join(LONG)
@@ -281,7 +255,7 @@ def test_a_handler_that_closes_its_member_and_raises_has_refused(local):
         raise ValueError("not for me")
 
     subscription = local.subscribe(HERE, leave, group="g", on_error=quiet)
-    publish(local, [1])
+    publish_numbers(local, [1])
     local.subscribe(HERE, other, group="g")
     eventually(lambda: other.calls or subscription.closed)
     local.flush(LONG)
@@ -291,23 +265,23 @@ def test_a_handler_that_closes_its_member_and_raises_has_refused(local):
 def test_the_last_member_says_what_it_leaves(local, caplog):
     """Events that no member is left to handle are not dropped silently: a log line counts them."""
     member = local.subscribe(HERE, group="g")
-    publish(local, range(3))
+    publish_numbers(local, range(3))
     member.get(LONG)
     member.close()
     [record] = caplog.records
     assert "3 events" in record.getMessage()
-    publish(local, [4])
+    publish_numbers(local, [4])
     with local.subscribe(HERE, group="g") as later:
         with pytest.raises(OperationTimeoutError):
             later.get(0)
-        publish(local, [5])
+        publish_numbers(local, [5])
         assert later.ack(later.get(LONG))
 
 
 def test_flush_skips_groups_that_are_only_iterated(local):
     """``flush`` waits for a group as soon as one member is a callback, and not for iterating consumers."""
     member = local.subscribe(HERE, group="g")
-    publish(local, [1])
+    publish_numbers(local, [1])
     local.flush(0)
     event = member.get(LONG)
     local.subscribe(HERE, Handler(), group="g")
@@ -325,7 +299,7 @@ def test_ctrl_c_in_a_waiting_member_loses_nothing(local):
     def handler(signum: int, frame: Any) -> None:
         if not done.is_set():
             done.set()
-            publish(local, [1])
+            publish_numbers(local, [1])
             raise InterruptedError
 
     before = signal.signal(signal.SIGUSR1, handler)

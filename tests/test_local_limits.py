@@ -3,46 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from s2pubsub import Event, LocalPubSub, OperationTimeoutError
+from tests.local_parts import HERE, SOON, Handler, publish_numbers
 from tests.waiting import LONG, eventually
-
-HERE = "jobs"
-SOON = 0.02
-"""Pause and limits of these tests, in seconds."""
-COUNT = 1500
-"""Events of a round of the stress test."""
-
-
-@pytest.fixture
-def local() -> Iterator[LocalPubSub]:
-    with LocalPubSub(retry_pause=SOON) as pubsub:
-        yield pubsub
-
-
-def publish(pubsub: LocalPubSub, numbers: Any) -> list[Event]:
-    return [pubsub.publish(HERE, type="job", data=n) for n in numbers]
-
-
-def quiet(error: BaseException) -> None:
-    """An error hook for callbacks that raise on purpose."""
-
-
-class Handler:
-    """A callback that keeps (number, attempt) of each call and raises for the attempts that ``refuse`` names."""
-
-    def __init__(self, refuse: Any = lambda number, attempt: False) -> None:
-        self.calls: list[tuple[int, int]] = []
-        self.refuse = refuse
-
-    def __call__(self, event: Event) -> None:
-        self.calls.append((event.data, event.delivery_attempt))
-        if self.refuse(event.data, event.delivery_attempt):
-            raise ValueError(f"refused {event.data}")
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -58,7 +24,7 @@ def test_an_event_in_hand_is_not_delivered_again(members):
     others = [Handler() for _ in range(members - 1)]
     with LocalPubSub(retry_pause=SOON) as local:
         local.subscribe(HERE, slow, group="g")
-        publish(local, [1])
+        publish_numbers(local, [1])
         eventually(lambda: handler.calls)
         for other in others:
             local.subscribe(HERE, other, group="g")
@@ -79,14 +45,14 @@ def test_a_stuck_handler_loses_its_event_to_another_member():
 
     with LocalPubSub(handling_limit=0.05, retry_pause=SOON) as local:
         local.subscribe(HERE, stuck, group="g")
-        publish(local, [1])
+        publish_numbers(local, [1])
         assert entered.wait(LONG)
         local.subscribe(HERE, other, group="g")
         eventually(lambda: other.calls)
         assert other.calls == [(1, 2)]
         local.flush(LONG)
         release.set()
-        publish(local, [2])
+        publish_numbers(local, [2])
         local.flush(LONG)
         assert calls + [attempt for _, attempt in other.calls] in ([1, 2, 1], [1, 1, 2])
 
@@ -107,7 +73,7 @@ def test_a_waiting_member_wakes_when_a_limit_is_over():
     with LocalPubSub(handling_limit=0.05) as local:
         local.subscribe(HERE, first_is_stuck, group="g")
         local.subscribe(HERE, the_other, group="g")
-        publish(local, [1])
+        publish_numbers(local, [1])
         eventually(lambda: len(calls) == 2)
         assert calls == [(1, 1), (1, 2)]
         release.set()
@@ -124,9 +90,9 @@ def test_a_handler_that_ends_late_but_first_has_handled_the_event():
 
     with LocalPubSub(handling_limit=SOON) as local:
         local.subscribe(HERE, slow, group="g")
-        publish(local, [1])
+        publish_numbers(local, [1])
         local.flush(LONG)
-        publish(local, [2])
+        publish_numbers(local, [2])
         local.flush(LONG)
     assert calls == [1, 1]
 
@@ -135,7 +101,7 @@ def test_late_answers():
     """After the limit a late ``ack`` settles the event for all; a late ``nack`` is not heard."""
     with LocalPubSub(handling_limit=SOON) as local:
         slow, quick = local.subscribe(HERE, group="g"), local.subscribe(HERE, group="g")
-        publish(local, [1])
+        publish_numbers(local, [1])
         first = slow.get(LONG)
         second = quick.get(LONG)
         assert second.delivery_attempt == 2
@@ -151,7 +117,7 @@ def test_late_answers():
 def test_attempts_that_run_into_the_limit_count(caplog):
     """C68: An event that keeps every handler stuck is given up like one that is refused."""
     with LocalPubSub(handling_limit=0.01, max_attempts=3) as local, local.subscribe(HERE, group="g") as member:
-        [event] = publish(local, [1])
+        [event] = publish_numbers(local, [1])
         assert [member.get(LONG).delivery_attempt for _ in range(3)] == [1, 2, 3]
         with pytest.raises(OperationTimeoutError):
             member.get(0.1)

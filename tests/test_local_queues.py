@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from s2pubsub import ClosedError, Event, LocalPubSub, OperationTimeoutError
-from tests.local_parts import HERE, numbers, publish, switching_often
+from tests.local_parts import HERE, numbers, publish
 from tests.waiting import LONG, eventually
-
-
-@pytest.fixture
-def local() -> Iterator[LocalPubSub]:
-    with LocalPubSub() as pubsub:
-        yield pubsub
-
-
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    with switching_often():
-        yield
-
 
 # Slow readers.
 
@@ -39,6 +25,17 @@ def test_a_slow_reader_delays_no_other(local):
     assert unread.queued == 1000
     unread.close()
     release.set()
+
+
+def test_many_events_for_a_full_reader():
+    """When the time is up in the middle, the error lists what was handed out; the reader gets exactly that."""
+    with LocalPubSub(queue_size=3) as local, local.subscribe(HERE) as slow:
+        with pytest.raises(OperationTimeoutError, match="room") as caught:
+            local.publish_many(HERE, [{"type": "job", "data": {"n": n}} for n in range(5)], timeout=0.01)
+        assert numbers(list(caught.value.stored)) == [0, 1, 2]
+        assert [slow.get(LONG).id for _ in range(3)] == [event.id for event in caught.value.stored]
+        with pytest.raises(OperationTimeoutError, match="goes on"):
+            slow.wait(0)
 
 
 @pytest.mark.parametrize("bound", [{"queue_size": 3}, {"queue_bytes": 400}])

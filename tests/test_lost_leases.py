@@ -19,17 +19,11 @@ from s2pubsub import (
 )
 from tests.faults import APPEND, FaultProxy
 from tests.leasing import KEY, Hook, MovedClock, Register, lease_threads, token_of
-from tests.servers import Server
 from tests.waiting import LONG, eventually
 
 TTL = 1.2
 NOTICED = 0.5
 """Seconds within which a loss must be reported."""
-
-
-@pytest.fixture
-def register(server: Server, basin: str) -> Register:
-    return Register(server, basin)
 
 
 # Losing it.

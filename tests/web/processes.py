@@ -19,6 +19,20 @@ FLASK = "tests.web.flask_app:app"
 DJANGO = "tests.web.django_app:application"
 DJANGO_ASGI = "tests.web.django_app:asgi_application"
 
+SERVERS = [
+    ("gthread", FLASK),
+    ("werkzeug", FLASK),
+    ("waitress", FLASK),
+    ("uwsgi", FLASK),
+    ("gevent", FLASK),
+    ("gthread", DJANGO),
+    ("runserver", DJANGO),
+    ("uvicorn", DJANGO_ASGI),
+    ("hypercorn", DJANGO_ASGI),
+    ("daphne", DJANGO_ASGI),
+]
+"""Each kind of server with an application that it can serve."""
+
 
 class WebServer(ServerProcess):
     """A web server. ``config`` are settings of the binding, without their prefix."""

@@ -11,22 +11,9 @@ import pytest
 from tests.servers import ON_EMBEDDED
 from tests.waiting import LONG, eventually
 from tests.web.event_source import EventSource
-from tests.web.processes import DJANGO, DJANGO_ASGI, FLASK
+from tests.web.processes import DJANGO, DJANGO_ASGI, FLASK, SERVERS
 
 pytestmark = [ON_EMBEDDED, pytest.mark.slow, pytest.mark.limit(90)]
-
-SERVERS = [
-    ("gthread", FLASK),
-    ("werkzeug", FLASK),
-    ("waitress", FLASK),
-    ("uwsgi", FLASK),
-    ("gevent", FLASK),
-    ("gthread", DJANGO),
-    ("runserver", DJANGO),
-    ("uvicorn", DJANGO_ASGI),
-    ("hypercorn", DJANGO_ASGI),
-    ("daphne", DJANGO_ASGI),
-]
 
 
 @pytest.mark.parametrize(("kind", "app"), SERVERS)
