@@ -237,6 +237,7 @@ def test_numpy() -> None:
         ("it's", '["it\'s"]'),
         ("k" * 40, "." + "k" * 40),
         ("k" * 41, f'["{"k" * 40}..."]'),
+        ('it\'s "so"', '["it\'s \\"so\\""]'),
     ],
 )
 def test_paths(key: str, step: str) -> None:
