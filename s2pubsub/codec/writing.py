@@ -130,9 +130,10 @@ def compose(
 ) -> Draft:
     """Return what `encode` makes, before its event."""
     event_id = _new_id() if id is None else id
-    for name, text in (("type", type), ("run_id", run_id), ("id", event_id)):
-        if text.__class__ is not str:
-            raise EncodeError(name, f"must be a str, not {kind_of(text)}")
+    if not (type.__class__ is run_id.__class__ is event_id.__class__ is str):
+        for name, text in (("type", type), ("run_id", run_id), ("id", event_id)):
+            if text.__class__ is not str:
+                raise EncodeError(name, f"must be a str, not {kind_of(text)}")
     created: datetime | int
     if created_at is None:
         created = time.time_ns() // 1_000_000

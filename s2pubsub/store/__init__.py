@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 import s2_sdk
@@ -198,7 +199,7 @@ class Store:
         """Append what ``outbox`` takes to ``stream``, through sessions, until it has ended; see ``Appender``."""
         place = Place(self._sessions, stream, self._stream_config, lambda s2: self._stream(s2, stream))
         appender = Appender(place, outbox, outlet, position=position, token=token, is_own=is_own)
-        outbox.wake = lambda: self._loop.ring(appender.wake)
+        outbox.wake = partial(self._loop.ring, appender.wake)
         return Appending(self._loop.submit(appender.run()), lambda: self._soon(appender.abort))
 
     def _soon(self, action: Callable[[], object]) -> None:
