@@ -178,12 +178,13 @@ class Pipe:
         if self._completer.is_current:
             raise RuntimeError("flush() in a done-callback would wait for itself")
         if not self.outbox.wait_completed(self.outbox.accepted, deadline):
-            error = OperationTimeoutError(
-                f"topic {self.topic!r}: {self.outbox.unfinished} events are still on their way"
-            )
-            error.outcome = "unknown"
-            raise error
+            raise self._on_their_way()
         self._report()
+
+    def _on_their_way(self) -> OperationTimeoutError:
+        error = OperationTimeoutError(f"topic {self.topic!r}: {self.outbox.unfinished} events are still on their way")
+        error.outcome = "unknown"
+        return error
 
     def finish(self) -> None:
         """Accept nothing more; do not wait."""
@@ -196,9 +197,14 @@ class Pipe:
         self.finish()
         if self._completer.is_current:
             return  # the futures are completed by this thread, after the callback that called us
-        if not self.outbox.wait_completed(self.outbox.accepted, deadline) and self._appending is not None:
+        done = self.outbox.wait_completed(self.outbox.accepted, deadline)
+        if not done and self._appending is not None:
             self._appending.abort()
-            self.outbox.wait_completed(self.outbox.accepted, Deadline.after(_ABORT_LIMIT))
+            done = self.outbox.wait_completed(self.outbox.accepted, Deadline.after(_ABORT_LIMIT))
+        if not done and self.failure is None and not self.reported:
+            # The loop is busy, or a session takes long to end: nobody has said yet that these are not stored.
+            self.reported = True
+            raise self._on_their_way()
         self._report()
 
     def _report(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import subprocess
@@ -582,3 +583,36 @@ def test_exactly_once_notices_that_the_topic_was_deleted(pubsub: S2PubSub) -> No
     assert error.outcome is not None
     with pytest.raises(StoreError):
         publisher.close()
+
+
+def test_close_never_passes_over_what_could_not_be_given_up_in_time(
+    make_pubsub: Callable[..., S2PubSub], proxy: FaultProxy
+) -> None:
+    """A close whose time is up raises although the appender takes longer to give up than it waits for that."""
+    entered, release = threading.Event(), threading.Event()
+
+    class Slow(logging.Handler):
+        """Holds up the I/O loop, where an outage is announced."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            entered.set()
+            release.wait(LONG)
+
+    logger = logging.Logger("slow")
+    logger.addHandler(Slow())
+    pubsub = make_pubsub(endpoints=proxy.url, access_token="test", logger=logger)
+    publisher = pubsub.publisher(TOPIC)
+    publisher.publish(type="n", data=0).result(LONG)
+    with proxy.refusing():
+        proxy.cut()
+        future = publisher.publish(type="n", data=1)
+        assert entered.wait(LONG)
+        try:
+            with pytest.raises(OperationTimeoutError, match="1 events are still on their way") as caught:
+                publisher.close(timeout=0.1)
+        finally:
+            release.set()
+        assert caught.value.outcome == "unknown"
+        with pytest.raises(ClosedError):
+            future.result(LONG)
+    publisher.close()  # it was said once
