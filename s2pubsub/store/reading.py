@@ -202,6 +202,7 @@ class Session:
         """Give ``reader`` what comes from now on."""
         self._readers.add(reader)
         reader.session = self
+        self._room.set()
         if self.live and self._answered:
             reader.give(Batch([], 0, self.position))
 
