@@ -2,7 +2,7 @@
 
 Runs each benchmark in a process of its own, one after the other, and writes ``results/<topic>.md`` and ``.json``, one
 table of all (``results/all.md``, ``all.json``), a picture per topic, and after a complete run the table in
-``benchmarks/README.md``. What is missing (a peer's server, a package) is said and left out. ``--quick`` takes three
+``benchmarks/README.md``. What is missing (a peer's server, a package) is said and left out. ``--quick`` takes four
 minutes, shows that everything works and writes into ``results/quick``.
 """
 
