@@ -138,7 +138,7 @@ def fork(desk: Desk, role: Role, number: int) -> None:
         if status:
             desk.note("wrong", f"{desk.task.who}: its child {number} ended with {status}")
 
-    desk.thread(reap)
+    role.writers.append(desk.thread(reap))  # what the child publishes comes before the end of writing
 
 
 def _publish_in_child(desk: Desk, number: int, note: Callable[..., None]) -> None:
