@@ -230,3 +230,13 @@ def test_torn_notes_are_no_notes(tmp_path: Path) -> None:
     book.note("seen", "sub", 1, "b")
     book.close()
     assert read_notes(path) == [["seen", "sub", 0, "a"], ["seen", "sub", 1, "b"]]
+
+
+def test_a_late_copy_behind_the_end_is_no_violation() -> None:
+    """A copy that the wire has held up comes behind the place up to which readers were asked to read."""
+    log = stored()
+    notes = told(log)
+    until = {topic: entries[-1].index + 1 for topic, entries in log.items()}
+    log[SHARED].append(event(11, "publisher0.0/b0", 3))
+    assert judge(log, notes, until).violations == []
+    assert any("reader" in problem for problem in judge(log, notes).violations)

@@ -67,6 +67,7 @@ class Campaign:
         (folder / "data").mkdir()
         (folder / "notes").mkdir()
         problems: list[str] = []
+        until: dict[str, int] = {}
         with self._server(folder / "data") as server:
             basin = server.make_basin(**CREATE_STREAMS)
             crew = Crew(server, basin, folder / "notes", self._plan, self._seed, self._pace)
@@ -80,9 +81,10 @@ class Campaign:
                 problems += fire.problems
                 if not fire.problems:
                     crew.stop_writing()
-                    crew.read_until(tails(read_log(server, basin)))
+                    until = tails(read_log(server, basin))
+                    crew.read_until(until)
             problems += crew.problems + crew.complaints()
-            verdict = Verdict() if fire.problems else judge(read_log(server, basin), all_notes(folder / "notes"))
+            verdict = Verdict() if fire.problems else judge(read_log(server, basin), all_notes(folder / "notes"), until)
         problems += verdict.violations
         if not problems:
             shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,7 @@ Each function yields violations as texts. What is promised, and so what is looke
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -32,8 +32,10 @@ class Verdict:
     grants: int = 0
 
 
-def judge(log: Log, notes: Sequence[Note], *, ended: bool = True) -> Verdict:
-    """Everything. ``ended``: the campaign has come to its end, so that persistent readers have seen all."""
+def judge(log: Log, notes: Sequence[Note], until: Mapping[str, int] | None = None) -> Verdict:
+    """Everything. ``until``: up to where readers were asked to read each topic, by default all of it; a copy that was
+    held up on the wire may still come behind it.
+    """
     by_kind: dict[str, list[Note]] = defaultdict(list)
     for note in notes:
         by_kind[note[0]].append(note)
@@ -52,7 +54,7 @@ def judge(log: Log, notes: Sequence[Note], *, ended: bool = True) -> Verdict:
         *orders(log, by_kind["ack"]),
         *atomic(log, by_kind["together"]),
         *exactly_once(log),
-        *readers(log, by_kind["sub"], by_kind["seen"], ended=ended),
+        *readers(log, by_kind["sub"], by_kind["seen"], until or {}),
         *short_readers(log, by_kind["latest"], by_kind["history"]),
         *leases(log, by_kind["good"]),
         *runs(log, by_kind["ended"]),
@@ -142,7 +144,7 @@ def exactly_once(log: Log) -> Iterator[str]:
                 expected[entry.by] = entry.n + 1
 
 
-def readers(log: Log, subs: Iterable[Note], seen: Iterable[Note], *, ended: bool) -> Iterator[str]:
+def readers(log: Log, subs: Iterable[Note], seen: Iterable[Note], until: Mapping[str, int]) -> Iterator[str]:
     """Over all its lives, a reader has got exactly the events of the log, each once, in order, up to the last one."""
     topics = {sub: topic for _, sub, topic, _ in subs}
     got: dict[str, list[tuple[int, str]]] = defaultdict(list)
@@ -150,7 +152,8 @@ def readers(log: Log, subs: Iterable[Note], seen: Iterable[Note], *, ended: bool
         got[sub].append((index, id))
     for sub, topic in topics.items():
         stored = [(entry.index, entry.id) for entry in _events(log, topic)]
-        yield from _compare(f"reader {sub}", got[sub], stored if ended else stored[: len(got[sub])])
+        least = sum(index < until.get(topic, index + 1) for index, _ in stored)
+        yield from _compare(f"reader {sub}", got[sub], stored[: max(least, len(got[sub]))])
     for sub in got.keys() - topics.keys():
         yield f"reader {sub} saw events before it began"
 
