@@ -199,6 +199,30 @@ def test_a_handler_that_runs_after_ours(run: Run) -> None:
     assert ended.output.strip() == "the client is closed"
 
 
+def test_a_connection_that_is_made_while_the_interpreter_ends(run: Run, pubsub: S2PubSub) -> None:
+    """C46: what a publisher has taken is stored, although from Python 3.12 on no thread can be started any more for
+    looking up the host.
+    """
+    ended = run(
+        """
+        import s2_sdk
+        token, account, basin = (os.environ[f"S2_{name}"] for name in
+                                 ("ACCESS_TOKEN", "ACCOUNT_ENDPOINT", "BASIN_ENDPOINT"))
+
+        def make():
+            time.sleep(0.5)  # the interpreter begins to end meanwhile
+            return s2_sdk.S2(token, endpoints=s2_sdk.Endpoints(account=account, basin=basin))
+
+        pubsub = S2PubSub(client=make)
+        publisher = pubsub.publisher(TOPIC)
+        for n in range(100):
+            publisher.publish(type="chunk", data=n)
+        """
+    )
+    assert (ended.status, ended.errors) == (0, "")
+    assert [event.data for event in pubsub.get_history(TOPIC)] == list(range(100))
+
+
 # C46: scripts that forget to close.
 
 FORGETS = {

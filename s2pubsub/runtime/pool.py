@@ -35,8 +35,11 @@ class Pool:
     def submit(self, action: Callable[[], T]) -> Future[T]:
         """Run ``action``; its result or error is in the future.
 
+        From Python 3.12 on none of these threads can be started once the interpreter is ending. What a publisher still
+        has to store needs its connection then: ``action`` runs at once, on the calling thread, for which the exit waits
+        no longer than for any other.
+
         Raises:
-            ClosedError: no thread can be started, since the interpreter is ending.
             OSError: none can be started now, as a connection cannot be made now: whoever asks tries again.
         """
         future: Future[T] = Future()
@@ -54,11 +57,15 @@ class Pool:
             with self._lock:
                 self._running -= 1
                 self._threads.discard(worker)
-                if job in self._jobs:
+                ours = job in self._jobs  # or another thread has taken it
+                if ours:
                     self._jobs.remove(job)
-            if isinstance(error, ClosedError) and "shutdown" not in str(error):
+            if not isinstance(error, ClosedError):
+                raise
+            if "shutdown" not in str(error):
                 raise OSError(errno.EAGAIN, str(error)) from error
-            raise
+            if ours:
+                _run(*job)
         return future
 
     def finish(self, deadline: Deadline) -> None:
@@ -83,9 +90,13 @@ class Pool:
                     self._threads.discard(threading.current_thread())
                     return
                 future, action = self._jobs.popleft()
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(action())
-                except BaseException as error:  # noqa: BLE001  # whoever asked gets it
-                    future.set_exception(error)
+            _run(future, action)
             del future, action  # while this thread waits for its end, nothing of the job may live on
+
+
+def _run(future: Future[Any], action: Callable[[], Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(action())
+        except BaseException as error:  # noqa: BLE001  # whoever asked gets it
+            future.set_exception(error)
