@@ -205,8 +205,7 @@ def test_a_connection_that_is_made_while_the_interpreter_ends(run: Run, pubsub: 
     """
     ended = run(
         """
-        import s2_sdk
-        token, account, basin = (os.environ[f"S2_{name}"] for name in
+        token, account, basin = (os.environ[f"S2_{name}"].replace("127.0.0.1", "localhost") for name in
                                  ("ACCESS_TOKEN", "ACCOUNT_ENDPOINT", "BASIN_ENDPOINT"))
 
         def make():
