@@ -352,12 +352,12 @@ def test_a_script_that_ends_in_an_outage(run: Run, proxy: FaultProxy, ending: st
 
 
 def run_with_fault(run: Run, proxy: FaultProxy, outage: str, script: str) -> Ended:
-    """Let the fault strike once two subscriptions are open; then the script gets a line on its standard input."""
+    """Let the fault strike once the subscriptions are open; then the script gets a line on its standard input."""
     reading, writing = os.pipe()
 
     def strike() -> None:
         with os.fdopen(writing, "w") as pipe:
-            proxy.wait_for(READ_SESSION, 2, timeout=15)
+            proxy.wait_for(READ_SESSION, 1, timeout=15)  # two subscriptions to a topic share a session
             if outage == "refuse":
                 proxy.refuse()
                 proxy.cut()
