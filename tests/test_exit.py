@@ -325,7 +325,7 @@ def test_a_script_that_ends_in_an_outage(run: Run, proxy: FaultProxy, ending: st
         pubsub = S2PubSub()
         pubsub.publish(TOPIC, type="chunk", data=0)
         kept = pubsub.subscribe(TOPIC)
-        pubsub.subscribe(TOPIC, print)
+        pubsub.subscribe("agent.stream.called", print)
         sys.stdin.readline()
 
         def call(action):
