@@ -357,7 +357,7 @@ def run_with_fault(run: Run, proxy: FaultProxy, outage: str, script: str) -> End
 
     def strike() -> None:
         with os.fdopen(writing, "w") as pipe:
-            proxy.wait_for(READ_SESSION, 1, timeout=15)  # two subscriptions to a topic share a session
+            proxy.wait_for(READ_SESSION, 2, timeout=15)
             if outage == "refuse":
                 proxy.refuse()
                 proxy.cut()
