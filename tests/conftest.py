@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -34,8 +35,12 @@ if GIVEN is not None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the real stderr: while tests run, pytest captures the other one."""
+    """Keep the real stderr: while tests run, pytest captures the other one. Take Ctrl-C, although a shell that starts
+    something in the background lets it ignore that, and so all processes that the tests start.
+    """
     config.stash[_STDERR] = os.dup(2)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
