@@ -132,7 +132,8 @@ def main(name: str, title: str, parts: Parts) -> int:
             problems[f"left out, {problem}"].append(part)
         except Exception as error:
             traceback.print_exc()
-            problems[f"failed, {type(error).__name__}: {error}"].append(part)
+            reason = str(error).partition("\n")[0]  # what follows may be a trace, with this machine's paths
+            problems[f"failed, {type(error).__name__}: {reason}"].append(part)
     missing = [f"{', '.join(those)}: {problem}" for problem, those in problems.items()]
     for line in missing:
         progress(f"{name}: {line}")
