@@ -6,13 +6,13 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from s2pubsub.errors import ClosedError, RunEndedError, S2PubSubError
 from s2pubsub.observation import Observation
 from s2pubsub.run_writer import Run
 from s2pubsub.runs import Adapter, Runs, write_items
+from s2pubsub.runtime.closing import Closing
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.worker import Worker
@@ -21,7 +21,7 @@ from s2pubsub.topic import thread_name
 DEFAULT_WORKERS = 16
 
 
-class DurableAgent:
+class DurableAgent(Closing):
     """Runs ``generate(*args, **kwargs)`` as a durable run. Thread-safe.
 
     Args:
@@ -145,14 +145,6 @@ class DurableAgent:
                 run.error("the process that wrote this run is ending", timeout=deadline.remaining())
         for worker in workers:
             worker.finish(deadline)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _reset_in_child(self) -> None:
         closed = self._closed

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Self
 
 from s2pubsub import tracing
@@ -18,6 +17,7 @@ from s2pubsub.errors import ClosedError, OperationTimeoutError
 from s2pubsub.event import Event
 from s2pubsub.following import Feed, Follower, stopped
 from s2pubsub.runtime.channel import Channel, ChannelEnd, fresh
+from s2pubsub.runtime.closing import Closing
 from s2pubsub.runtime.deadline import NEVER, Deadline, check_timeout
 from s2pubsub.runtime.fork import inherited, reset_in_child
 from s2pubsub.runtime.loop import Log
@@ -28,7 +28,7 @@ Callback = Callable[[Event], object]
 ErrorHook = Callable[[BaseException], object]
 
 
-class Subscription(Iterator[Event]):
+class Subscription(Closing, Iterator[Event]):
     """A subscription to one topic. Made by ``S2PubSub.subscribe``; thread-safe.
 
     Without a callback it is an iterator: ``for event in subscription`` blocks until the next event and ends after
@@ -165,14 +165,6 @@ class Subscription(Iterator[Event]):
 
     def _reset_in_child(self) -> None:
         self._life.end_in_child()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         feed = getattr(self, "_feed", None)
