@@ -58,6 +58,8 @@ class WebServer(ServerProcess):
             if not program.exists():
                 missing("the tests of uWSGI need the program `uwsgi`")
             uwsgi[0] = str(program)
+            if program.read_bytes().startswith(b"#!"):  # pyuwsgi: loaded anew, it would run a Python that knows no venv
+                uwsgi += ["--binary-path", python]
         found = {
             "gthread": [*gunicorn, "-k", "gthread", "--threads", threads, self.app],
             "preload": [*gunicorn, "-k", "gthread", "--threads", threads, "--preload", self.app],
