@@ -255,6 +255,17 @@ def test_the_waits_of_a_publish() -> None:
         assert max(waits) - min(waits) > 0.02
 
 
+def test_a_server_says_how_long_to_wait() -> None:
+    """Design 4: a publish waits at least as long as the server asks for, and not less than its schedule says."""
+    for asked, least, most in ((3.0, 3.0, 3.0), (0.0, 0.05, 0.1)):
+        schedule = republishing(lambda: False)
+        error = not_stored(429, "rate_limited")
+        error.retry_after = asked
+        state = RetryCallState(schedule, None, (), {})
+        state.set_exception((StoreError, error, None))  # type: ignore[arg-type]  # the traceback is not looked at
+        assert least <= schedule.wait(state) <= most
+
+
 def test_a_missing_stream_is_tried_three_times() -> None:
     """Design 4: then the server's answer is raised; the other answers have no such limit."""
     missing = not_stored(404, "stream_not_found", "gone")
