@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -193,6 +194,69 @@ def test_many_consumers() -> None:
         assert not consumer.is_alive()
     assert sorted(item for items in found for item in items) == list(range(at))
     assert all(items == sorted(items) for items in found)
+
+
+def test_no_more_consumers_are_woken_than_there_are_items() -> None:
+    """An event wakes one of many consumers; one that goes while there are more items wakes another one."""
+    source = channel()
+    found: list[int] = []
+    threads = [thread(lambda: found.append(source.get(NEVER))) for _ in range(5)]
+    eventually(lambda: len(source._takers) == 5)
+    with source._lock:  # those that were woken do not come in yet
+        source.put([0, 1], 2, 2)
+        assert len(source._takers) == 3
+        assert source.get(NEVER) == 0
+        assert len(source._takers) == 2
+    source.put([2, 3, 4, 5], 4, 6)
+    for consumer in threads:
+        consumer.join(LONG)
+    assert sorted(found) == [1, 2, 3, 4, 5]
+
+
+def test_a_consumer_that_is_interrupted() -> None:
+    """If it had been woken for an item, another consumer is woken in its place."""
+
+    class Interrupt(Exception):
+        pass
+
+    for _ in range(20):  # which one of two is woken is left to chance
+        source = channel()
+
+        def interrupt(*_: Any, source: Channel[int] = source) -> None:
+            source.put([7], 1, 8)
+            raise Interrupt
+
+        def interrupt_main(source: Channel[int] = source) -> None:
+            eventually(lambda: len(source._takers) == 2)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        try:
+            found: list[int] = []
+            other = thread(lambda source=source, found=found: found.append(source.get(NEVER)))
+            sender = thread(interrupt_main)
+            with pytest.raises(Interrupt):
+                source.get(Deadline.after(LONG))
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        sender.join(LONG)
+        other.join(LONG)
+        source.close()
+        assert found == [7]
+
+
+def test_an_item_that_another_consumer_takes_first() -> None:
+    """Taking needs no lock: the one that opens a batch may find it empty again, and goes on with the next one."""
+    source = channel()
+
+    class Raced(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield from super().__iter__()
+            source.take()  # in the moment when the batch has been opened
+
+    source.put(Raced([0]), 1, 1)
+    source.put([1], 1, 2)
+    assert source.get(NEVER) == 1
 
 
 def test_finish() -> None:
