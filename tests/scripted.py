@@ -109,6 +109,7 @@ class ScriptedStore:
         self.opened: list[dict[str, Any]] = []
         self.sessions: list[Session] = []
         self.asked: list[tuple[int, int]] = []
+        self.asked_of: list[tuple[str, Any]] = []
         self.looked_up: list[str] = []
         self.asked_for_tail: list[tuple[str, Any]] = []
 
@@ -135,6 +136,7 @@ class ScriptedStore:
 
     def read(self, stream: str, start: int, count: int, deadline: Any) -> list[SequencedRecord]:
         self.asked.append((start, count))
+        self.asked_of.append((stream, deadline))
         page = self._pages.pop(0)
         if isinstance(page, Exception):
             raise page

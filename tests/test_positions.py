@@ -398,6 +398,19 @@ def test_pages_and_sessions() -> None:
     assert Read(tail=1000, pages=[span(0, 1000)]).store.looked_up == []
 
 
+def test_what_is_asked_of_the_server() -> None:
+    """C15: Each request names the topic's stream and ends within the limit for a batch, which may be none."""
+    for timeout in (20.0, None):
+        one = Read([batch(1000, 1001), "ended"], tail=1005, pages=[span(0, 1000), span(1002, 1005)], timeout=timeout)
+        assert (one.indices, one.error) == (list(range(1005)), None)
+        assert len(one.store.asked_of) == 2
+        for stream, deadline in one.store.asked_for_tail + one.store.asked_of:
+            assert stream == STREAM
+            assert deadline.remaining() is None if timeout is None else 10 < deadline.remaining() <= timeout
+        assert one.store.looked_up == [STREAM, STREAM]
+    assert Read(tail=1500, offset=1000, pages=[span(1000, 1500)]).store.looked_up == []  # one page is enough
+
+
 def test_a_session_that_ends_early() -> None:
     """One that parked is opened again where it was; behind one that ended the next page comes by a request."""
     one = Read(
@@ -428,7 +441,7 @@ def test_records_of_history_that_are_no_events() -> None:
     assert Read(tail=1, pages=[[command(0)]]).indices == []
     one = Read(tail=3, pages=[[*span(0, 1), *records(1, body=b"{"), *span(2, 3)]])
     assert isinstance(one.error, DecodeError)
-    assert (one.error.index, one.indices) == (1, [0])
+    assert (one.error.topic, one.error.index, one.indices) == (TOPIC, 1, [0])
     assert Read(tail=1, pages=[[*span(0, 1), *records(1, body=b"{")]]).error is None
 
 
@@ -444,6 +457,7 @@ def test_an_absent_history() -> None:
         assert one.store.sessions[0].closed
     one = Read([batch(1000)], tail=1001, pages=[span(0, 1000)], found=[SAME, ANOTHER])
     assert isinstance(one.error, TopicGoneError)
+    assert one.error.topic == TOPIC
     assert one.store.opened == []
 
 
@@ -474,9 +488,12 @@ def test_history_that_does_not_come() -> None:
     assert isinstance(one.error, OperationTimeoutError)
     assert str(one.error) == f"history of topic '{TOPIC}' did not come within 0.2 s"
     assert one.store.sessions[0].closed
-    one = Read([CANCELLED], tail=1001, pages=[span(0, 1000)])
-    assert isinstance(one.error, ClosedError)
-    assert str(one.error) == "the client is closed"
+    one = Read([], tail=1001, pages=[span(0, 1000)], found=[SAME, NEVER], timeout=0.2)
+    assert isinstance(one.error, OperationTimeoutError)
+    for sessions, found in (([CANCELLED], [SAME]), ([], [SAME, CANCELLED])):
+        one = Read(sessions, tail=1001, pages=[span(0, 1000)], found=found)
+        assert isinstance(one.error, ClosedError)
+        assert str(one.error) == "the client is closed"
     stop = Stop()
     stop.set()
     one = Read([batch(1000)], tail=1001, pages=[span(0, 1000)], stop=stop)
