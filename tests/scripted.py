@@ -47,7 +47,9 @@ def failure(kind: Any) -> StoreError:
 
 
 class Session:
-    """A reader's end of a session. At the end of its script it tells the reader to stop."""
+    """A reader's end of a session. At the end of its script it tells the reader to stop. A function is an answer that
+    is made when it is asked for.
+    """
 
     def __init__(self, answers: Sequence[Any], stop: Stop) -> None:
         self._answers = list(answers)
@@ -59,6 +61,8 @@ class Session:
             self._stop.set()
             return None
         answer = self._answers.pop(0)
+        if callable(answer):
+            answer = answer()
         if answer is CANCELLED:
             raise ClosedError("the client is closed")
         if isinstance(answer, Exception):
@@ -70,7 +74,9 @@ class Session:
 
 
 def settled(answer: Any) -> Future[Any]:
-    """A future with ``answer``, which may be an error."""
+    """A future with ``answer``, which may be an error, or such a future."""
+    if isinstance(answer, Future):
+        return answer
     future: Future[Any] = Future()
     if answer is CANCELLED:
         future.cancel()

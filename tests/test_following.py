@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+from s2pubsub.errors import ClosedError
 from s2pubsub.following import Feed, Follower
 from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
@@ -67,3 +68,6 @@ def test_an_answer_that_comes_together_with_the_stop() -> None:
     wake.set()  # so that the thread of a failing test ends, too
     assert ended
     assert store.closed.is_set()
+    (error,) = errors
+    assert isinstance(error, ClosedError)
+    assert str(error) == "the subscription to topic 'agent.t' is closed"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from s2_sdk import SequencedRecord
+from tenacity import RetryCallState
 
 from s2pubsub.errors import (
     ClosedError,
@@ -24,7 +27,7 @@ from s2pubsub.errors import (
 )
 from s2pubsub.following import MIB, Feed, Follower, Outage, find_tail, stopped
 from s2pubsub.history import HistoryReader
-from s2pubsub.retry import Interrupted
+from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.channel import ChannelEnd
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.wake import Wake
@@ -54,7 +57,13 @@ class Followed:
     """A follower that ran to its end on a script."""
 
     def __init__(
-        self, *sessions: Any, start: int = 0, existed: bool = True, found: Sequence[Any] = (SAME,), size: int = 1000
+        self,
+        *sessions: Any,
+        start: int = 0,
+        existed: bool = True,
+        found: Sequence[Any] = (SAME,),
+        size: int = 1000,
+        tail: int = 0,
     ) -> None:
         stop, wake = Stop(), Wake()
         stop.add(wake.set)
@@ -62,7 +71,7 @@ class Followed:
         self.sink = Queue(start, size, MIB)
         self.counters = Counters()
         self.store: Any = ScriptedStore(sessions, stop=stop, found=found)
-        feed = Feed(TOPIC, STREAM, start, existed, self.store, self.sink, stop, wake, self.counters, LOG)
+        feed = Feed(TOPIC, STREAM, start, existed, self.store, self.sink, stop, wake, self.counters, LOG, tail)
         self.error: Exception | None = None
         try:
             Follower(feed).run()
@@ -116,6 +125,9 @@ def test_where_it_goes_on() -> None:
         assert all(session.closed for session in one.store.sessions)
     one = Followed(failure("outage"), [batch(0)])
     assert (one.indices, one.starts, one.counters.reconnects) == ([0], [0, 0], 1)
+    assert Followed(failure("outage"), [batch(0), "ended"], [failure("outage")]).counters.reconnects == 3
+    one = Followed([batch(7), "ended"], [batch(8)], start=7, tail=7)
+    assert [asked["at_tail"] for asked in one.store.opened] == [True, False]
 
 
 def test_holes_are_gaps() -> None:
@@ -173,6 +185,8 @@ def test_a_parked_reader_reads_with_limits() -> None:
     assert [asked["limit"] is None for asked in one.store.opened] == [True, False, True]
     one = Followed([batch(0), "parked"], ["ended"], [batch(1), "parked"], [batch(2)], size=100)
     assert [asked["limit"] and asked["limit"][0] for asked in one.store.opened] == [None, 99, 198, 98]
+    one = Followed(["parked"], [], size=1)
+    assert [asked["limit"] and asked["limit"][0] for asked in one.store.opened] == [None, 1]
 
 
 def test_a_full_sink_that_is_closed() -> None:
@@ -198,21 +212,26 @@ def test_a_full_sink_that_is_closed() -> None:
 def test_a_refusal_is_final(kind: Any) -> None:
     """Design 4: it reaches the reader as it is."""
     refusal = failure(kind)
+    refusal.__cause__ = cause = OSError("reset")
     one = Followed([batch(0), refusal], [batch(1)])
     assert one.error is refusal
+    assert refusal.__cause__ is cause
     assert one.indices == [0]
     assert one.store.sessions[0].closed
 
 
-def test_an_absent_stream() -> None:
-    """One that was there is gone; one that never was is waited for."""
+def test_an_absent_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """One that was there is gone; one that never was is waited for, and why is said."""
     for given in (Followed([failure("gone")]), Followed([batch(0, tail=1), failure("gone")], existed=False)):
         assert isinstance(given.error, TopicGoneError)
         assert given.error.topic == TOPIC
         assert isinstance(given.error.__cause__, StoreError)
     one = Followed(failure("gone"), [batch(0)], existed=False)
     assert (one.indices, one.error) == ([0], None)
-    assert isinstance(Followed([batch(0), failure("past_tail")]).error, TopicGoneError)
+    assert caplog.messages[0].endswith("it says no")
+    one = Followed([batch(0), failure("past_tail")])
+    assert isinstance(one.error, TopicGoneError)
+    assert one.error.topic == TOPIC
 
 
 @pytest.mark.parametrize("found", [(SAME, None), (SAME, DELETING), (SAME, ANOTHER), (SAME, SAME, ANOTHER)])
@@ -220,6 +239,7 @@ def test_a_stream_that_was_made_anew(found: Sequence[Any]) -> None:
     """Before it goes on in the middle of a stream a reader looks whether that is still the one it has read."""
     one = Followed([batch(0), "ended"], [batch(1), "ended"], [batch(0)], found=found)
     assert isinstance(one.error, TopicGoneError)
+    assert one.error.topic == TOPIC
     assert one.indices == [0, 1][: len(found) - 1]
     assert set(one.store.looked_up) == {STREAM}
 
@@ -236,6 +256,15 @@ def test_a_look_up_without_an_answer(first: Any) -> None:
     assert one.indices == [0, 1]
 
 
+def test_a_look_up_that_takes_its_time() -> None:
+    """Its answer wakes the reader."""
+    answer: Future[Any] = Future()
+    timer = threading.Timer(0.6, answer.set_result, [SAME])
+    timer.start()
+    assert Followed([batch(0), "ended"], [batch(1)], found=[SAME, answer]).indices == [0, 1]
+    timer.join()
+
+
 def test_nothing_is_looked_up_at_the_beginning() -> None:
     """A reader at index 0 may read whatever stream it finds; one that opens for the first time need not look."""
     one = Followed(failure("outage"), [batch(0)], existed=False, found=[None])
@@ -246,9 +275,9 @@ def test_nothing_is_looked_up_at_the_beginning() -> None:
 
 def test_a_client_that_is_closed() -> None:
     """What was asked of a closed client ends the reader as closed."""
-    one = Followed([batch(0), CANCELLED])
-    assert isinstance(one.error, ClosedError)
-    assert str(one.error) == "the client is closed"
+    for one in (Followed([batch(0), CANCELLED]), Followed([batch(0), "ended"], found=[SAME, CANCELLED])):
+        assert isinstance(one.error, ClosedError)
+        assert str(one.error) == "the client is closed"
 
 
 def test_what_a_stop_explains() -> None:
@@ -328,6 +357,34 @@ def test_an_outage_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
         assert re.fullmatch(f"the subscription to topic '{TOPIC}' goes on after [0-4][.][0-9] s", line)
     waits = [float(said[place][1].split("next in ")[1].split(" s")[0]) for place in (0, 1)]
     assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 0.75
+
+
+def test_a_long_outage_is_told_of_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Once a minute that it lasts there is a warning again."""
+    caplog.set_level(logging.DEBUG, LOG.name)
+    outage = Outage("reader", LOG)
+    state = RetryCallState(reconnecting(Stop(), lambda _: None), None, (), {})
+    interrupted = Interrupted(failure("outage"))
+    state.set_exception((Interrupted, interrupted, None))  # type: ignore[arg-type]  # the traceback is not looked at
+    for passed in (0, 1, 61, 1):
+        outage._logged_at -= passed
+        outage.wait_announced(state)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "WARNING", "DEBUG"]
+    assert set(caplog.messages) == {"the reader was interrupted (attempt 1, next in 0.00 s): it says no"}
+
+
+@pytest.mark.slow
+def test_a_session_that_lived_long(caplog: pytest.LogCaptureFixture) -> None:
+    """C08: After more than five seconds, in which nothing need have been read, its end is a first interruption."""
+    caplog.set_level(logging.DEBUG, LOG.name)
+
+    def break_later() -> StoreError:
+        threading.Event().wait(5.1)
+        return failure("outage")
+
+    assert Followed(failure("outage"), failure("outage"), [break_later]).indices == []
+    attempts = [record.getMessage().split("attempt ")[1][0] for record in caplog.records]
+    assert attempts == ["1", "2", "1"]
 
 
 def test_an_end_without_a_beginning(caplog: pytest.LogCaptureFixture) -> None:
