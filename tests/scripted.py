@@ -9,11 +9,12 @@ from typing import Any
 
 from s2_sdk import SequencedRecord
 
-from s2pubsub.errors import ClosedError, StoreError
+from s2pubsub.errors import ClosedError, ReplayGapError, StoreError
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.store import Batch, StreamInfo
 from tests.events import body_of
 
+TOPIC = "agent.t"
 STREAM = "p/agent.t"
 BORN = datetime(2026, 3, 1, tzinfo=UTC)
 SAME = StreamInfo(STREAM, BORN, False)
@@ -44,6 +45,13 @@ def batch(*indices: int, tail: int | None = None) -> Batch:
 def failure(kind: Any) -> StoreError:
     """An error of the server."""
     return StoreError("it says no", code=f"is_{kind}", status=None, kind=kind)
+
+
+def gap(reader: Any) -> tuple[int, int]:
+    """Where a reader that ended in a gap expected an event, and where it found one."""
+    assert isinstance(reader.error, ReplayGapError)
+    assert reader.error.topic == TOPIC
+    return reader.error.expected, reader.error.actual
 
 
 class Session:
