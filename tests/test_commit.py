@@ -132,6 +132,32 @@ def test_who_leaves_holds_up_nobody() -> None:
         assert all(isinstance(outcomes[mine], int) for mine in range(0, 20, 2))
 
 
+def test_a_deleted_stream_leaves_nothing() -> None:
+    """A queue that is empty goes with its stream; one that is not stays until what is in it is stored."""
+    with opened() as log:
+        for number in range(20):
+            log.commits.commit(f"stream-{number}", b"x", Deadline.after(LONG))
+            eventually(lambda: log.commits._groups[f"stream-{number}"].idle)  # noqa: B023  # waited for here
+            log.commits.forget(f"stream-{number}")
+        assert not log.commits._groups
+        log.gate.clear()
+        publisher = threading.Thread(target=log.commit, args=(b"x",))
+        publisher.start()
+        log.held_up(1)
+        log.commits.forget("stream")
+        assert log.commits._groups
+        log.gate.set()
+        publisher.join(LONG)
+
+
+def test_cleared_topics_leave_no_queues(pubsub) -> None:
+    """After twenty topics were published on and cleared, the client holds the queue of none of them."""
+    for number in range(20):
+        pubsub.publish(f"agent.cleared.{number}", type="n", data=number)
+        pubsub.clear_topic(f"agent.cleared.{number}", strict=True)
+    assert not pubsub._engine.store._commits._groups
+
+
 def test_a_signal_handler_may_wait_for_others() -> None:
     """A handler that interrupts the main thread may wait for others of its append: they do not wait for that thread."""
     with opened() as log:

@@ -305,7 +305,9 @@ class Store:
 
     def delete(self, stream: str, deadline: Deadline) -> bool:
         """Delete the stream; False when it was absent."""
-        return self._loop.call(self._delete(stream), deadline)
+        was_there = self._loop.call(self._delete(stream), deadline)
+        self._commits.forget(stream)
+        return was_there
 
     async def _delete(self, stream: str) -> bool:
         try:

@@ -121,6 +121,13 @@ class GroupCommits:
         group = self._groups[stream] = GroupCommit(lambda bodies: self._append(stream, bodies), self._ready, self._wake)
         return group
 
+    def forget(self, stream: str) -> None:
+        """The stream is deleted: its queue goes, too, unless something is in it."""
+        with self._lock:
+            group = self._groups.get(stream)
+            if group is not None and group.idle:
+                del self._groups[stream]
+
     def close(self) -> None:
         """The loop is ending: nothing more is taken."""
         with self._lock:

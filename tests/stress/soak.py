@@ -8,6 +8,10 @@ writer's clean-up. What is read is compared with what was written. The server is
 The HTTP/2 library under the SDK remembers the last 65,536 closed streams of a connection: up to 7.5 MB each, which
 take hours to fill and hide everything else. Here it is a thousand, unless ``--streams-remembered`` says otherwise.
 
+glibc's malloc keeps a cache for each thread, of up to 236 KB, which fills over hours while chunks are allocated on one
+thread and freed on another, and by itself has eight heaps for each core. With over a hundred threads that hides
+everything else, too. So the process begins anew with one heap and no caches, unless ``--malloc as-is`` is given.
+
 Each minute is a line; at the end there are slopes with their noise and a verdict, in ``benchmarks/results``.
 """
 
@@ -17,6 +21,7 @@ import argparse
 import contextlib
 import gc
 import itertools
+import os
 import random
 import re
 import statistics
@@ -44,6 +49,8 @@ PACE = 0.1
 """Seconds between two chunks."""
 WRITERS, READERS = 28, 72
 CLEANUP = 10.0
+PLAIN = "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1"
+"""For GLIBC_TUNABLES: malloc with one heap and without caches of threads."""
 _ID = re.compile(rb"^id: (\d+)$", re.MULTILINE)
 
 
@@ -217,6 +224,7 @@ def minutes(soak: Soak, count: int, runs_a_minute: int = RUNS_A_MINUTE) -> Itera
             threads=statistics.fmean(p.threads for p in prints),
             descriptors=statistics.fmean(p.descriptors for p in prints),
             rss=statistics.fmean(p.rss for p in prints),
+            allocated=statistics.fmean(p.allocated for p in prints),
             objects=len(gc.get_objects()),
             published=published,
             delivered=delivered,
@@ -271,7 +279,11 @@ def main() -> int:
     parser.add_argument("--server", choices=("lite", "embedded"), default="lite")
     parser.add_argument("--no-report", action="store_true")
     parser.add_argument("--streams-remembered", type=int, default=1000, help="closed streams that h2 remembers")
+    parser.add_argument("--malloc", choices=("plain", "as-is"), default="plain", help="as-is: with caches of threads")
     options = parser.parse_args()
+    # Only this process: its server, which inherits the environment, is left as it is.
+    if options.malloc == "plain" and os.environ.pop("GLIBC_TUNABLES", None) != PLAIN:
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, "GLIBC_TUNABLES": PLAIN})
     H2Connection.MAX_CLOSED_STREAMS = options.streams_remembered
     before = Footprint.now()
     outcome = run(

@@ -20,6 +20,7 @@ _COLUMNS = {
     "threads": "threads",
     "descriptors": "descr.",
     "rss": "RSS KiB",
+    "allocated": "malloc KiB",
     "objects": "objects",
     "start_p50": "start p50",
     "start_p99": "p99",
@@ -40,6 +41,7 @@ class Minute:
     threads: float
     descriptors: float
     rss: float
+    allocated: float
     objects: int
     published: int
     delivered: int
@@ -66,6 +68,7 @@ _FLAT = {
     "threads": "threads",
     "descriptors": "descriptors",
     "rss": "resident memory, KiB",
+    "allocated": "allocated by malloc, KiB",
     "publish_p99": "publish p99, ms",
     "delivery_p99": "delivery p99, ms",
     "start_p99": "start of a run p99, ms",
@@ -94,7 +97,12 @@ def write_report(outcome: Outcome, before: Footprint, options: argparse.Namespac
         + ".",
         "",
         f"The HTTP/2 library below the SDK was told to remember {options.streams_remembered} closed streams of a "
-        "connection; by itself it remembers 65,536, which grow to 7.5 MB a connection over hours.",
+        "connection; by itself it remembers 65,536, which grow to 7.5 MB a connection over hours. "
+        + (
+            "malloc was told to use one heap and no caches of threads, which fill for hours and are bounded."
+            if options.malloc == "plain"
+            else "malloc worked as it does by itself: with caches of threads, which fill for hours."
+        ),
         "",
         f"Verdict: {'nothing rises' if good else 'NOT GOOD'}; {len(outcome.failures)} failures. Slopes are by least "
         f"squares over the minutes after the first {options.warm_up}; one within {SIGMAS:g} standard errors is none.",
@@ -114,7 +122,7 @@ def write_report(outcome: Outcome, before: Footprint, options: argparse.Namespac
         "",
         f"Before and after, all closed: threads {before.threads} and {outcome.left.threads}, descriptors "
         f"{before.descriptors} and {outcome.left.descriptors}, resident memory {before.rss:.0f} and "
-        f"{outcome.left.rss:.0f} KiB.",
+        f"{outcome.left.rss:.0f} KiB, allocated by malloc {before.allocated:.0f} and {outcome.left.allocated:.0f} KiB.",
         *(["", "Failures:", "", *(f"- {failure}" for failure in outcome.failures)] if outcome.failures else []),
         "",
         Minute.header(),

@@ -47,6 +47,15 @@ def test_latencies_are_kept_to_two_percent() -> None:
     assert latencies.take()[0] == 0
 
 
+def test_a_footprint_counts_what_malloc_has_handed_out() -> None:
+    """Two thousand blocks of a kilobyte are two megabytes, and they are given back."""
+    before = Footprint.now().allocated
+    blocks = [bytes(1000) for _ in range(2000)]
+    assert Footprint.now().allocated - before == pytest.approx(2000, rel=0.1)
+    del blocks
+    assert Footprint.now().allocated - before == pytest.approx(0, abs=200)
+
+
 def test_a_footprint_counts_descriptors() -> None:
     """Three more open files are three more descriptors."""
     before = Footprint.now()
