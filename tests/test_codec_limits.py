@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s2pubsub.codec import MAX_DEPTH, MAX_RECORD_BYTES, MAX_VALUES, decode, encode, encode_many
+from s2pubsub.codec import MAX_DEPTH, MAX_INTEGER, MAX_RECORD_BYTES, MAX_VALUES, decode, encode, encode_many
 from s2pubsub.codec.strict import Replacement, is_plain
 from s2pubsub.errors import EncodeError
 from tests.events import ID, NOON, TOPIC, body_of, exact, nested, refused, scalars
@@ -64,6 +64,7 @@ def test_cycles() -> None:
     assert refused(twice) == ("data[0]", problem)
     shared = {"x": [1]}
     assert decode(TOPIC, 0, body_of([shared, shared])).data == [shared, shared]
+    assert encode(TOPIC, type="c", data=[shared, shared, ()], default=list)[0].data == [shared, shared, []]
 
 
 def test_shared_data_that_multiplies() -> None:
@@ -72,6 +73,16 @@ def test_shared_data_that_multiplies() -> None:
     for _ in range(MAX_DEPTH - 2):
         value = [value, value]
     assert refused(value) == ("data", f"holds more than {MAX_VALUES} values, more than fit into one record")
+
+
+def test_as_many_values_as_fit() -> None:
+    """They are counted to the last one, wherever they lie."""
+    for wrap in (lambda count: [0] * (count - 1), lambda count: [[0] * (count - 2)]):
+        assert is_plain(wrap(MAX_VALUES))
+        assert not is_plain(wrap(MAX_VALUES + 1))
+    assert len(Replacement("data", None).of([0] * MAX_VALUES)) == MAX_VALUES
+    with pytest.raises(EncodeError, match="holds more than"):
+        Replacement("data", None).of([0] * (MAX_VALUES + 1))
 
 
 SMALL_STACK = """
@@ -190,6 +201,8 @@ def test_default_is_checked() -> None:
     assert refused(math.inf, default=lambda value: "x")[0] == "data"
     assert refused(2**53, default=lambda value: "x")[0] == "data"
     assert refused({1: 2}, default=lambda value: "x")[0] == "data"
+    integers = [MAX_INTEGER, -MAX_INTEGER]
+    assert encode(TOPIC, type="c", data=[*integers, ()], default=list)[0].data == [*integers, []]
 
 
 def test_default_without_end() -> None:
@@ -209,6 +222,7 @@ def test_default_at_the_deepest_place() -> None:
     event, body = encode(TOPIC, type="c", data=deepest, default=str)
     assert decode(TOPIC, 0, body).data == event.data
     assert b'"2026-01-02"' in body
+    encode(TOPIC, type="c", data=[()], default=lambda value: nested(MAX_DEPTH - 2))
     assert refused(deepest, default=lambda value: [1])[1] == "is nested more than 100 levels deep; send flatter data"
     problem = "the default hook gave no JSON value for datetime.date; use value.isoformat()"
     assert refused(date(2026, 1, 2), default=lambda value: value) == ("data", problem)
@@ -248,6 +262,13 @@ def test_walks_agree(value: Any) -> None:
         assert exact(decode(TOPIC, 0, body_of(value)).data) == exact(value)
         return
     assert refused(value) == problem
+
+
+@pytest.mark.parametrize("first", ["", None, True, 0.5, 1, [], {}])
+def test_all_of_it_is_looked_at(first: Any) -> None:
+    """C61: What stands behind a value that fits is looked at, too."""
+    assert refused([first, ()])[0] == "data[1]"
+    assert refused({"a": first, "b": ()})[0] == "data.b"
 
 
 def test_many() -> None:
