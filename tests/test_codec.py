@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s2pubsub.codec import MAX_INTEGER, decode, encode
+from s2pubsub.codec import MAX_INTEGER, compose, decode, encode
 from s2pubsub.errors import EncodeError
 from tests.events import ID, NOON, TOPIC, body_of, exact, extras, refused, texts, values
 
@@ -43,11 +43,20 @@ def test_id_and_date_are_made() -> None:
     events = [encode(TOPIC, type="", data=None)[0] for _ in range(200)]
     assert len({event.id for event in events}) == 200
     for event in events:
+        assert event.run_id == ""
         made = uuid.UUID(event.id)
         assert (str(made), made.version, made.variant) == (event.id, 4, uuid.RFC_4122)
         assert event.created_at.microsecond % 1000 == 0
         assert event.created_at.tzinfo is UTC
         assert before <= event.created_at <= datetime.now(UTC)
+
+
+def test_a_draft() -> None:
+    """What is to be stored becomes an event when its place is known."""
+    draft = compose("c", [1], "r", ID, NOON, {"k": 2}, None)
+    event, body = encode(TOPIC, type="c", data=[1], run_id="r", id=ID, created_at=NOON, extra={"k": 2})
+    assert draft.body == body
+    assert draft.event(TOPIC, 7) == attrs.evolve(event, index=7)
 
 
 @given(values, texts, texts, extras)
@@ -267,6 +276,9 @@ def test_fields_of_other_types(value: Any) -> None:
     assert refused(None, run_id=value)[0] == "run_id"
     if value is not None:
         assert refused(None, id=value)[0] == "id"
+    assert refused(None, run_id=5) == ("run_id", "must be a str, not int")
+    with pytest.raises(EncodeError, match=r"^type: must be a str, not int$"):
+        encode(TOPIC, type=1, run_id=2, data=None)  # type: ignore[arg-type]
 
 
 def test_dates_that_are_refused() -> None:
