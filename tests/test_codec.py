@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import os
 import uuid
 from collections import OrderedDict, UserDict, namedtuple
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -51,6 +52,30 @@ def test_id_and_date_are_made() -> None:
         assert before <= event.created_at <= datetime.now(UTC)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_ids_of_forked_children() -> None:
+    """C41: A process and those that it forks make different ids, although they are made in blocks."""
+
+    def made() -> str:
+        return "".join(encode(TOPIC, type="c", data=None)[0].id for _ in range(5))
+
+    found = made()
+    for _ in range(2):
+        source, sink = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(sink, made().encode())
+            finally:
+                os._exit(0)
+        os.close(sink)
+        with open(source, "rb") as answer:
+            found += answer.read().decode()
+        os.waitpid(child, 0)
+    found += made()
+    assert len({found[start : start + 36] for start in range(0, len(found), 36)}) == 20
+
+
 def test_a_draft() -> None:
     """What is to be stored becomes an event when its place is known."""
     draft = compose("c", [1], "r", ID, NOON, {"k": 2}, None)
@@ -85,6 +110,7 @@ def test_date_is_cut() -> None:
     moment = datetime(2026, 3, 1, 14, 0, 0, 123999, tzinfo=timezone(timedelta(hours=2)))
     event, body = encode(TOPIC, type="c", data=None, created_at=moment)
     assert event.created_at == NOON
+    assert event.created_at.tzinfo is UTC
     assert b'"createdAt":"2026-03-01T12:00:00.123Z"' in body
 
 
