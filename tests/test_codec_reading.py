@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import weakref
 from datetime import UTC, datetime
 from typing import Any
 
@@ -338,7 +339,9 @@ def test_built_event(data: Any) -> None:
     )
     assert built == made
     assert repr(built) == repr(made)
-    assert list(built.__dict__) == [field.name for field in attrs.fields(Event)]
+    assert type(built) is Event
+    assert weakref.ref(built)() is built
+    assert list(attrs.asdict(built, recurse=False)) == [field.name for field in attrs.fields(Event)]
     assert pickle.loads(pickle.dumps(built)) == made
     assert attrs.evolve(built, index=4).index == 4
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
