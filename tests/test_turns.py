@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from functools import partial
 
+import pytest
+
+from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.runtime.loop import IOLoop
 from s2pubsub.runtime.turns import Bell, Gathering, Selector
 from tests.waiting import LONG
 
@@ -74,6 +79,39 @@ def test_busy_loop_looks_at_its_sockets() -> None:
         loop.close()
         ours.close()
         theirs.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="this system decides by itself")
+def test_prompt_acknowledgement() -> None:
+    """Whatever comes on a connection of the I/O loop is acknowledged at once; without that the system soon waits."""
+    loop = IOLoop(logging.getLogger(__name__))
+    prompt = loop.call(_quick_acknowledgements(), Deadline.after(LONG))
+    assert loop.close(Deadline.after(LONG))
+    assert prompt == [1] * len(prompt)
+    assert 0 in asyncio.run(_quick_acknowledgements())
+
+
+async def _quick_acknowledgements() -> list[int]:
+    """For each of many answers, whether the connection acknowledges at once what comes next."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while question := await reader.read(10):
+            writer.write(question)
+        writer.close()
+        answered.set()
+
+    answered = asyncio.Event()
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        connection = writer.get_extra_info("socket")
+        found = []
+        for _ in range(20):
+            writer.write(b"?")
+            assert await reader.readexactly(1) == b"?"
+            found.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+        writer.close()
+        await answered.wait()
+    return found
 
 
 def test_bell() -> None:

@@ -24,7 +24,7 @@ from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
 from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.fork import reset_in_child
 from s2pubsub.runtime.pool import Pool
-from s2pubsub.runtime.turns import Bell, Gathering, Selector
+from s2pubsub.runtime.turns import Bell, Gathering, Selector, acknowledge_at_once
 from s2pubsub.runtime.worker import Stop, Worker
 
 T = TypeVar("T")
@@ -236,8 +236,9 @@ class _Loop(asyncio.SelectorEventLoop):
         return asyncio.wrap_future(self.pool.submit(lambda: func(*args)), loop=self)
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:
-        """As asyncio's; what is written in one turn of the loop is sent together."""
+        """As asyncio's; writes of one turn of the loop are sent together, and what comes is acknowledged at once."""
         transport, protocol = await super().create_connection(*args, **options)
+        acknowledge_at_once(transport, protocol)
         return Gathering(transport, self), protocol
 
     def close(self) -> None:
