@@ -213,6 +213,7 @@ def test_importing_does_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.limit(90)  # each takes a process, and the machine may be busy
 def test_every_module_imports_by_itself() -> None:
     """Each module of the core can be the first one to be imported: there is no hidden order."""
     firsts = " ".join(f"s2pubsub.{name}" for name in CORE)
