@@ -293,6 +293,15 @@ def test_lone_surrogates() -> None:
         encode(TOPIC, type=half, data=None)
 
 
+def test_what_a_message_shows() -> None:
+    """Keys up to 40 characters and integers up to 128 bits are shown whole."""
+    key = " " * 40
+    assert refused({key: ()})[0] == f'data["{key}"]'
+    assert refused({f"{key} ": ()})[0] == f'data["{key}..."]'
+    assert refused(2**128 - 1)[1].startswith(f"{2**128 - 1} is beyond")
+    assert refused(2**128)[1].startswith("an integer of 129 bits is beyond")
+
+
 @pytest.mark.parametrize("value", [5, None, True, b"x", Text("x"), Color.RED])
 def test_fields_of_other_types(value: Any) -> None:
     """C72: Type, run id and id are text and nothing else."""
