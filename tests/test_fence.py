@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s2pubsub.fence import MAX_EXPIRY_MS, Token, check_owner, decode_token, encode_token
+from s2pubsub.fence import MAX_EXPIRY_MS, Token, check_owner, check_ttl, decode_token, encode_token
 
 UUID_OWNER = "0f8fad5b-d9cb-469f-a165-70867728950e"
 VECTORS = [
@@ -171,3 +172,15 @@ def test_expiry_type(expiry: Any) -> None:
     """An expiry is an int."""
     with pytest.raises(TypeError, match=rf"^expires_at_ms must be an int, not {type(expiry).__name__}$"):
         encode_token("a", expiry)
+
+
+def test_how_long_a_lease_may_last() -> None:
+    """A number of seconds above 0; truth values, text and what is not finite are refused, with what was given."""
+    for ttl in (5, 0.001, 1e12):
+        check_ttl(ttl)
+    for ttl in (True, "5", None):
+        with pytest.raises(TypeError, match=f"^ttl must be a number of seconds, not {ttl!r}$"):
+            check_ttl(ttl)  # type: ignore[arg-type]
+    for ttl in (0, -1, 0.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"^ttl must be a number of seconds above 0, got {ttl!r}$"):
+            check_ttl(ttl)
