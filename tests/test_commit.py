@@ -111,6 +111,41 @@ def test_alone_at_once() -> None:
         assert len(log.batches) == 5
 
 
+def test_a_crowd_comes_back_together() -> None:
+    """What a crowd publishes when it is released goes in few appends, also when the last of it does not come back.
+
+    And nobody waits for those who do not come: a lone body after that is an append of its own.
+    """
+    with opened() as log:
+        log.gate.clear()
+        busy = []
+        for sent in range(1, MAX_IN_FLIGHT + 1):
+            busy += in_threads(1, lambda mine: log.commit(b"busy"))
+            eventually(lambda sent=sent: len(log.batches) == sent)
+
+        def work(mine: int) -> None:
+            log.commit(b"first")
+            if mine < 19:
+                log.commit(b"second")
+
+        crowd: list[threading.Thread] = []
+        for mine in range(20):
+            crowd += in_threads(1, lambda _, mine=mine: work(mine))
+            log.held_up(MAX_IN_FLIGHT + mine + 1)
+        log.gate.set()
+        for thread in (*busy, *crowd):
+            thread.join(LONG)
+            assert not thread.is_alive()
+        later = log.batches[MAX_IN_FLIGHT:]
+        assert later[0] == [b"first"] * 20
+        assert sum(map(len, later[1:])) == 19
+        assert len(later[1:]) < 10
+        for number in range(3):
+            assert log.commit(b"alone") == log.stored - 1
+            assert log.batches[-1] == [b"alone"]
+            assert len(log.batches) == MAX_IN_FLIGHT + len(later) + number + 1
+
+
 def test_who_leaves_holds_up_nobody() -> None:
     """Callers whose time is up in the midst of a batch get their error; those before and behind get their places."""
     with opened() as log:

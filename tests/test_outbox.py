@@ -74,6 +74,25 @@ def test_the_consumer_is_woken_when_there_are_enough() -> None:
     assert outbox.take(10, 100) == [3]
 
 
+def test_a_consumer_may_be_content_with_one() -> None:
+    """One that waited for fifty items is woken at the next one once it is told to expect one; it can ask what fits."""
+    wakes: list[None] = []
+    outbox: Outbox[int] = Outbox(100, 1000)
+    outbox.wake = lambda: wakes.append(None)
+    assert outbox.fitting(100) == 0
+    outbox.put(0, 30, 0)
+    outbox.put(1, 10, 0)
+    assert outbox.fitting(100) == 5
+    del wakes[:]
+    assert outbox.take(100, 1000, 50) == []
+    outbox.put(2, 20, 0)
+    assert wakes == []
+    outbox.expect_one()
+    outbox.put(3, 20, 0)
+    outbox.put(4, 20, 0)
+    assert len(wakes) == 1
+
+
 @pytest.mark.parametrize("timeout", [0, LONG, None])
 def test_who_puts_much_gives_way(timeout: float | None) -> None:
     """Many items in a row are accepted although nobody takes them: giving way to the consumer has an end."""

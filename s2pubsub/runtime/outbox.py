@@ -177,6 +177,16 @@ class Outbox(Generic[T]):
             self._taken.set()
             return taken
 
+    def expect_one(self) -> None:
+        """Whatever the last ``take`` asked for, ``wake`` tells of the next item."""
+        with self._lock:
+            self._wanted = 1
+
+    def fitting(self, size: int) -> int:
+        """How many items of the present average size fit into ``size``."""
+        with self._lock:
+            return size * self._items // max(1, self._bytes)
+
     @property
     def queued(self) -> int:
         """How many items can be taken."""

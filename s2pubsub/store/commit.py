@@ -5,7 +5,9 @@ With up to four appends in flight and everything else in the next batch it is tw
 publish leaves at once.
 
 The interpreter is the bottleneck, so the I/O loop does next to nothing for one event: callers queue up in an outbox,
-which wakes the loop when there are enough of them, and wait on a lock each, which the one before releases.
+which wakes the loop when there are enough of them, and wait on a lock each, which the one before releases. While a
+crowd is being released its next events wait for each other: an append takes as much of the interpreter as twenty
+events, and where the server answers in a millisecond there would soon be one append for every few of them.
 """
 
 from __future__ import annotations
@@ -36,6 +38,12 @@ With less, appends would take more of the interpreter than the events in them; w
 
 _LINGER = 0.003
 """Seconds that less than a share waits for more."""
+
+_ENOUGH = 128
+"""So many are waited for while callers are being released; of a larger crowd the others come back meanwhile."""
+
+_PATIENCE = 0.01
+"""Seconds of that, since they may be held up by other work."""
 
 _REMEMBERED = 0.98
 """What an append leaves of the largest number of callers before, since those who were just released will be back."""
@@ -70,13 +78,26 @@ def not_acknowledged(last: S2PubSubError | None, *, sent: bool) -> OperationTime
 class _Waiting:
     """A caller's event. Its state is changed under the group's lock."""
 
-    __slots__ = ("behind", "body", "deadline", "error", "last_error", "left", "sent", "seq_num", "settled", "thread")
+    __slots__ = (
+        "behind",
+        "body",
+        "crowd",
+        "deadline",
+        "error",
+        "last_error",
+        "left",
+        "sent",
+        "seq_num",
+        "settled",
+        "thread",
+    )
 
     def __init__(self, body: bytes, deadline: Deadline) -> None:
         self.body = body
         self.deadline = deadline
         self.settled = Wake()
         self.behind: _Waiting | None = None  # whom its caller wakes
+        self.crowd = 0  # of how many its caller is the last to be woken
         self.thread = threading.get_ident()
         self.seq_num: int | None = None
         self.error: S2PubSubError | None = None
@@ -151,7 +172,10 @@ class GroupCommit:
         self._outbox: Outbox[_Waiting] = Outbox(_UNBOUNDED, _UNBOUNDED)
         self._outbox.wake = lambda: wake(self.pump)
         self._lock = threading.Lock()
+        self._call = wake
         self._crowd = 0.0  # how many publish at once
+        self._coming = 0  # crowds whose callers are being released
+        self._share = 1  # so many are waited for; if more than one, then not for longer than the timer
         self._timer: asyncio.TimerHandle | None = None
         self._sending: dict[asyncio.Task[None], list[_Waiting]] = {}
 
@@ -184,6 +208,8 @@ class GroupCommit:
                 self._leave(item)
             if item.behind is not None:
                 item.behind.settled.set()
+            elif item.crowd:
+                self._all_released(item.crowd)
         if item.error is not None:
             raise item.error
         if item.seq_num is not None:
@@ -198,14 +224,26 @@ class GroupCommit:
             item.left = True
         self._outbox.withdraw(item)
 
+    def _all_released(self, crowd: int) -> None:
+        """The last caller of a crowd is on its way, and what the others have published meanwhile has waited enough."""
+        with self._lock:
+            self._coming -= 1
+            if self._coming:
+                return
+        if 0 < self._outbox.queued < crowd / 2:  # the others do not come back at once
+            self._call(self.pump)
+        else:
+            self._outbox.expect_one()  # the next event of this caller, most likely
+
     # -- the I/O loop --------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Send what has queued, as far as the limit of appends in flight allows."""
         while len(self._sending) < MAX_IN_FLIGHT and (batch := self._take()):
             self._begin_append(batch)
-        if self._timer is None and 0 < len(self._sending) < MAX_IN_FLIGHT and self._crowd > _SHARES:
-            self._timer = asyncio.get_running_loop().call_later(_LINGER, self._send_rest)
+        if self._share > 1 and self._timer is None and len(self._sending) < MAX_IN_FLIGHT:
+            wait = _PATIENCE if self._coming else _LINGER
+            self._timer = asyncio.get_running_loop().call_later(wait, self._send_rest)
 
     def _send_rest(self) -> None:
         """Send what is less than a share, instead of letting it wait for an acknowledgement."""
@@ -221,10 +259,16 @@ class GroupCommit:
 
     def _take(self) -> list[_Waiting]:
         # A lone event leaves at once. Of many callers each append takes its share: were the first few to come back to
-        # use up all that may be in flight, the others would wait for a whole flush of the server.
+        # use up all that may be in flight, the others would wait for a whole flush of the server. A crowd that
+        # is on its way back is worth waiting for.
         self._crowd = max(self._outbox.unfinished, self._crowd * _REMEMBERED)
-        share = int(self._crowd / _SHARES) if self._sending else 1
-        return self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES, max(1, share))
+        share = 1.0
+        if self._coming and self._crowd > _SHARES:
+            share = min(self._crowd, _ENOUGH, self._outbox.fitting(MAX_METERED_BYTES))
+        elif self._sending:
+            share = self._crowd / _SHARES
+        self._share = max(1, int(share))
+        return self._outbox.take(MAX_RECORDS, MAX_METERED_BYTES, self._share)
 
     def close(self) -> None:
         """The loop is ending: nothing more is taken."""
@@ -290,6 +334,7 @@ class GroupCommit:
         """Release the callers, each by the one before it: woken all at once they would fight for the interpreter."""
         woken: list[_Waiting] = []
         ahead: _Waiting | None = None
+        crowd = 0
         # A signal handler, which runs on the main thread, may wait for the others: they must not wait for that thread.
         main = threading.main_thread().ident
         with self._lock:
@@ -303,6 +348,13 @@ class GroupCommit:
                     ahead.behind = item
                 if item.thread != main:
                     ahead = item
+                    crowd += 1
+            if ahead is not None and crowd > _SHARES:
+                ahead.crowd = crowd
+                self._coming += 1
+                if self._timer is not None:  # it was set for less
+                    self._timer.cancel()
+                    self._timer = None
         for item in woken:
             item.settled.set()
 
