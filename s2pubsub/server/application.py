@@ -154,13 +154,13 @@ class Application:
             raise BareError(404)
         if segments[0] == "v1":
             self._authorize(exchange)
+        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if handler is not None:
+            return handler, variable
         allowed = ",".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
         if exchange.method == "OPTIONS":
             return self._preflight, [allowed]
-        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-        if handler is None:
-            raise BareError(405, allowed)
-        return handler, variable
+        raise BareError(405, allowed)
 
     def _authorize(self, exchange: Exchange) -> None:
         if self._token is None or exchange.method == "OPTIONS":

@@ -106,18 +106,14 @@ class Exchange:
 
     async def body(self, code: str) -> bytes:
         """The whole body, decompressed. A body that is too large or broken is an `ApiError` with ``code``."""
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(_BODY_TIMEOUT):
-                while data := await self.receive():
-                    size += len(data)
-                    if size > MAX_BODY_BYTES:
-                        raise ApiError(code, "the body of the request is too large")
-                    parts.append(data)
-        except TimeoutError:
-            raise ApiError("request_timeout", "the body of the request did not come in time") from None
-        body = b"".join(parts)
+        if self._ended:
+            body = await self._rest(code)  # it is here: no need of a timer
+        else:
+            try:
+                async with asyncio.timeout(_BODY_TIMEOUT):
+                    body = await self._rest(code)
+            except TimeoutError:
+                raise ApiError("request_timeout", "the body of the request did not come in time") from None
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding == "identity":
             return body
@@ -129,6 +125,16 @@ class Exchange:
             raise ApiError(code, "the decompressed body of the request is too large") from None
         except ValueError as error:
             raise ApiError(code, str(error)) from None
+
+    async def _rest(self, code: str) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while data := await self.receive():
+            size += len(data)
+            if size > MAX_BODY_BYTES:
+                raise ApiError(code, "the body of the request is too large")
+            parts.append(data)
+        return b"".join(parts)
 
     async def respond(
         self, status: int, body: bytes = b"", content_type: str = "", fields: Fields | None = None

@@ -27,6 +27,8 @@ def varint(value: int) -> bytes:
     """``value``, an unsigned 64-bit integer, as a protobuf varint."""
     if value < 0x80:
         return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -173,6 +175,9 @@ def decode_records(data: bytes) -> Iterator[tuple[int, int, Headers, bytes]]:
 
 
 def _rest_of_varint(data: bytes, pos: int, first: int) -> tuple[int, int]:
+    byte = data[pos]
+    if byte < 0x80:  # most sizes have two bytes
+        return first & 0x7F | byte << 7, pos + 1
     value = first & 0x7F
     shift = 7
     for _ in range(_MAX_VARINT_BYTES - 1):

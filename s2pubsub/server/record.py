@@ -142,15 +142,17 @@ def make_batch(seq_num: int, entries: Iterable[Entry], timestamps: Sequence[int]
     ends: list[int] = []
     sizes: list[int] = []
     end = 0
-    last_timestamp = -1
-    stamp = b""
+    last_timestamp = last_length = -1
+    stamp = prefix = b""
     for number, (entry, timestamp) in enumerate(zip(entries, timestamps, strict=True), seq_num):
         if timestamp != last_timestamp:
             stamp = b"\x10" + varint(timestamp)
             last_timestamp = timestamp
         position = b"\x08" + varint(number) + stamp
         length = len(position) + len(entry.payload)
-        prefix = b"\x0a" + varint(length)
+        if length != last_length:
+            prefix = b"\x0a" + varint(length)
+            last_length = length
         parts += (prefix, position, entry.payload)
         end += len(prefix) + length
         ends.append(end)

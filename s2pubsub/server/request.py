@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
@@ -32,6 +33,7 @@ _MAX_DEPTH = 32
 # Media types
 
 
+@lru_cache(64)
 def media_type(value: str | None) -> str:
     """The first media type of a header in lower case, without parameters; empty when there is none."""
     match = _MEDIA_TYPE.match((value or "").split(",")[0])
