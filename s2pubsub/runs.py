@@ -207,6 +207,8 @@ class Runs(Closing):
         subscription: Any = None
         if last is None:
             subscription = self.pubsub.subscribe_from_offset(run_topic(run_id), offset, timeout=timeout)
+            if not subscription.replaying:
+                self._check_still_there(run_id, subscription, timeout)
         return Observation(
             run_id,
             subscription,
@@ -223,6 +225,15 @@ class Runs(Closing):
             if deadline.expired or self.pubsub.wait_closed(deadline.remaining_at_most(pause)):
                 raise RunNotFoundError(run_id, "does not exist")
             pause = min(1.0, pause * 2)
+
+    def _check_still_there(self, run_id: str, subscription: Any, timeout: float | None) -> None:
+        """Raise if the run was deleted between the look-up and the subscription, which would wait for it for ever."""
+        try:
+            if self.pubsub.tail(run_topic(run_id), timeout=timeout) == 0:
+                raise RunNotFoundError(run_id, "was deleted just now")
+        except BaseException:
+            subscription.close()
+            raise
 
     def _end_before(self, run_id: str, offset: int, timeout: float | None) -> Event | None:
         """The run's end event if it stands before ``offset``."""

@@ -32,6 +32,7 @@ from s2pubsub.agent import DurableAgent
 from s2pubsub.chunks import join_text
 from s2pubsub.runs import Runs
 from s2pubsub.topic import control_topic, run_topic
+from tests.faults import FaultProxy, Request
 from tests.servers import CREATE_STREAMS, Server
 from tests.waiting import LONG, eventually
 
@@ -577,6 +578,27 @@ def test_a_deleted_run_tells_its_readers(runs: Runs, pubsub: S2PubSub) -> None:
         observer.get(LONG)
     assert runs.status(run.id) == "gone"
     run.give_up()
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_a_run_deleted_while_an_observer_comes(
+    runs: Runs, pubsub: S2PubSub, through: S2PubSub, proxy: FaultProxy, offset: int
+) -> None:
+    """An observer that has just found the run, which is then deleted, is told so and does not wait for ever."""
+    run_id = write(runs)
+    late = Runs(through, cleanup_timeout=0)
+    assert late.exists(run_id)
+    tail = Request(kind="tail", stream=f"mastra/durable/{run_topic(run_id)}")
+    held = proxy.hold_response(tail, skip=1 if offset else 0)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        observing = pool.submit(late.observe, run_id, offset)
+        eventually(lambda: held.hits == 1)
+        runs.delete(run_id)
+        eventually(lambda: run_topic(run_id) not in pubsub.topics(), LONG)
+        proxy.remove(held)
+        with pytest.raises((RunNotFoundError, TopicGoneError)):
+            observing.result(LONG).get(LONG)
+    assert through.stats().subscriptions == 0
 
 
 @pytest.mark.slow
