@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import s2_sdk
@@ -37,6 +38,34 @@ def test_a_topic_that_is_deleted_under_its_reader(pubsub: S2PubSub, streams: Str
         assert caught.value.topic == TOPIC
     eventually(lambda: not workers(TOPIC))
     assert streams.names() == []
+
+
+@pytest.mark.parametrize("create_on_read", [True, False], ids=["create on read", "no create on read"])
+@pytest.mark.parametrize("start", ["latest", 0, 1])
+def test_a_topic_that_is_deleted_before_its_reader_begins(
+    make_pubsub: MakePubSub,
+    make_basin: Callable[..., str],
+    server: Server,
+    proxy: FaultProxy,
+    create_on_read: bool,
+    start: str | int,
+) -> None:
+    """Deleted just after a subscription has found its tail, and made anew by that on a basin with create-on-read, a
+    topic ends with TopicGoneError, too; nobody waits for ever.
+    """
+    basin = make_basin(create_stream_on_append=True, create_stream_on_read=create_on_read)
+    through = make_pubsub(basin=basin, endpoints=proxy.url, access_token="test")
+    streams = Streams(server, basin)
+    fill(make_pubsub(basin=basin), TOPIC, 3)
+    held = proxy.hold_response(Request(kind="tail"))
+    with ThreadPoolExecutor(1) as pool:
+        subscribing = pool.submit(through.subscribe, TOPIC, start=start)
+        eventually(lambda: held.hits == 1)
+        streams.delete(TOPIC)
+        eventually(lambda: streams.names() == [])
+        proxy.remove(held)
+        with subscribing.result(LONG) as events, pytest.raises(TopicGoneError):
+            events.get(LONG)
 
 
 @pytest.mark.parametrize("made", ["callable", "ready-made"])

@@ -555,7 +555,7 @@ def test_a_run_has_one_end_and_nothing_after_it(pubsub: S2PubSub) -> None:
 @pytest.mark.limit(120)
 def test_nothing_is_left_of_ended_runs(pubsub: S2PubSub) -> None:
     """C21: 200 runs with a reader each; then no subscription, timer, worker thread or stream of them is left."""
-    runs = Runs(pubsub, cleanup_timeout=0.2)
+    runs = Runs(pubsub, cleanup_timeout=5)
     write(runs)
     before = {thread.name for thread in threading.enumerate()}
     for _ in range(200):
