@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import weakref
 from datetime import UTC, datetime
+from threading import Thread
 from typing import Any
 
 import attrs
@@ -17,7 +19,7 @@ from s2_sdk import SequencedRecord
 from s2pubsub.codec import MAX_READ_DEPTH, decode, decode_batch, encode
 from s2pubsub.errors import DecodeError, EncodeError
 from s2pubsub.event import Event, build_event
-from tests.events import ID, NOON, TOPIC, body_of, values
+from tests.events import ID, NOON, TOPIC, body_of, nested, values
 
 ENVELOPE = {"type": "chunk", "runId": "r", "data": None, "id": ID, "createdAt": "2026-03-01T12:00:00.123Z"}
 
@@ -63,6 +65,7 @@ def test_extra_keys() -> None:
         assert event.extra == {"producedAt": 5, "outputProcessed": True, "index": 9, "runID": None}
         assert event.delivery_attempt == (1 if attempt is ... else 3)
         assert event.index == 0
+    assert decode(TOPIC, 0, body(more=1)).extra == {"more": 1}
     again, record = encode(TOPIC, type=event.type, data=event.data, extra=event.extra)
     assert again.extra == event.extra
     assert record.endswith(b'"deliveryAttempt":1,"producedAt":5,"outputProcessed":true,"index":9,"runID":null}')
@@ -76,6 +79,7 @@ def test_liberal_values() -> None:
     assert event.data == [2**70, "\ud83d", "é"]
     assert decode(TOPIC, 0, body()).data is None
     assert decode(TOPIC, 0, b" \t\r\n" + body() + b"\n ") == decode(TOPIC, 0, body())
+    assert decode(TOPIC, 0, body() + b"\n ") == decode(TOPIC, 0, body())
 
 
 @pytest.mark.parametrize(
@@ -192,16 +196,25 @@ def test_delivery_attempt(value: Any, name: str) -> None:
         (b"[]", "it is of type list, not an object"),
         (b"null", "it is of type None, not an object"),
         (b"{} {}", "more text follows the JSON value at character 2"),
+        (b"{}\x0b", "more text follows the JSON value at character 2"),
         (b'{"a":NaN}', "it holds NaN, which is not JSON"),
         (b'{"a":[Infinity]}', "it holds Infinity, which is not JSON"),
         (b'{"a":-Infinity}', "it holds -Infinity, which is not JSON"),
         (b'{"a":1e999}', "it holds the number 1e999, which is too large for a float"),
+        (b'{"a":1' + b"0" * 400 + b".0}", f"it holds the number 1{'0' * 39}, which is too large for a float"),
         (b'{"a":-1e999}', "it holds the number -1e999, which is too large for a float"),
     ],
 )
 def test_not_json(record: bytes, expected: str) -> None:
     """Anything but one strict JSON object in UTF-8 is undecodable, and the error says why."""
     assert problem(record) == expected
+
+
+def test_an_error_without_an_index() -> None:
+    """What was not stored has no index; its error says -1."""
+    with pytest.raises(DecodeError) as caught:
+        decode(TOPIC, None, b"")
+    assert caught.value.index == -1
 
 
 def test_long_integer() -> None:
@@ -223,6 +236,41 @@ def test_depth() -> None:
             record = body(data=[]).replace(b'"data": []', f'"data":[{nested}]'.encode())
             assert problem(record) == "it is nested more than 250 levels deep"
             assert problem(opening.encode() * (depth + 3)) == "it is nested more than 250 levels deep"
+
+
+def test_brackets_in_texts() -> None:
+    """What a text holds is not depth, whatever is escaped in it or in the one before it."""
+    data = ['"' + "[" * 400, "\\", "[" * 400, '\\"' + "{" * 400, "\\\\", "[" * 400]
+    assert decode(TOPIC, 0, body(data=data)).data == data
+    assert problem(json.dumps("[" * 400).encode()) == "it is of type str, not an object"
+
+
+def test_reading_near_the_limit_of_calls() -> None:
+    """C62: Read from calls at the limit of their nesting, a record is read or its error says why."""
+    deep = body(data=nested(200))
+    outcomes = set()
+
+    def descend(levels: int) -> None:
+        if levels:
+            descend(levels - 1)
+            return
+        try:
+            outcomes.add(decode(TOPIC, 0, deep).data == nested(200))
+        except DecodeError as error:
+            outcomes.add(error.problem)
+
+    def work() -> None:
+        for levels in range(sys.getrecursionlimit()):
+            try:
+                descend(levels)
+            except RecursionError:  # of `descend` itself, or of `decode` before it could begin
+                return
+
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    assert True in outcomes
+    assert outcomes <= {True, "it is nested too deeply for the call stack of this thread"}
 
 
 def test_many_brackets() -> None:
