@@ -37,6 +37,12 @@ def test_size(character: str) -> None:
     )
 
 
+def test_many_values() -> None:
+    """C11: A record of very many small values is written as one of few is."""
+    data = [0] * 200_000
+    assert decode(TOPIC, 0, body_of(data)).data == data
+
+
 @pytest.mark.parametrize("kind", [list, dict])
 def test_depth(kind: type) -> None:
     """C62: Up to the documented depth a value is stored; one level more, or any number, is refused."""
