@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Executor, Future
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
@@ -179,7 +180,7 @@ class IOLoop:
                 _refuse_late_patching()
                 selector = Selector()
                 loop = _Loop(selector)
-                loop.set_exception_handler(_LogErrors(self._logger))
+                loop.set_exception_handler(partial(_log_error, self._logger))
                 thread = Worker("s2pubsub-io", _run_loop, loop, self.at_end, self._calls)
                 try:
                     thread.start()
@@ -233,7 +234,11 @@ class _Loop(asyncio.SelectorEventLoop):
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Run ``func(*args)`` on a daemon thread; ``executor`` makes no difference."""
-        return asyncio.wrap_future(self.pool.submit(lambda: func(*args)), loop=self)
+        work = self.pool.submit(lambda: func(*args))
+        answer = asyncio.wrap_future(work, loop=self)
+        # Under gevent Python 3.14 takes the thread for the loop's own, and does not wake the loop.
+        work.add_done_callback(lambda _: self.bell.ring(lambda: None))
+        return answer
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:
         """As asyncio's; writes of one turn of the loop are sent together, and what comes is acknowledged at once."""
@@ -354,14 +359,9 @@ async def _nothing() -> None:
     pass
 
 
-class _LogErrors:
+def _log_error(logger: Log, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Errors that no caller waits for, such as a broken connection being closed, go to the log at debug level."""
-
-    def __init__(self, logger: Log) -> None:
-        self._logger = logger
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self._logger.debug("on the I/O loop: %s", context.get("message"), exc_info=context.get("exception"))
+    logger.debug("on the I/O loop: %s", context.get("message"), exc_info=context.get("exception"))
 
 
 def _refuse_late_patching() -> None:
