@@ -53,7 +53,7 @@ CORE = [name for layer in LAYERS for name in layer]
 
 # Where in the core a library may be imported. Everything else of the core is free of it.
 HOMES = {
-    "asyncio": {"runtime.loop", "runtime.turns", "store"},
+    "asyncio": {"runtime.event_loop", "runtime.loop", "runtime.turns", "store"},
     "s2_sdk": {
         "store",
         "settings",  # makes the clients, and names the SDK's types among the settings

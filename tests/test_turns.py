@@ -114,6 +114,23 @@ async def _quick_acknowledgements() -> list[int]:
     return found
 
 
+def test_a_loop_that_ends_lets_go_of_its_sockets() -> None:
+    """Also of a connection that was closed and could not send all of its data: the socket does not outlive the loop."""
+
+    async def leave(address: tuple[str, int]) -> socket.socket:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(bytes(2**24))
+        writer.close()
+        return writer.get_extra_info("socket")  # type: ignore[no-any-return]
+
+    loop = IOLoop(logging.getLogger(__name__))
+    with socket.create_server(("127.0.0.1", 0)) as server:  # nobody reads
+        connection = loop.call(leave(server.getsockname()), Deadline.after(LONG))
+        assert connection.fileno() >= 0
+        assert loop.close(Deadline.after(LONG))
+        assert connection.fileno() == -1
+
+
 def test_bell() -> None:
     """Every action is called on the loop, those of one thread in order, and ringing a closed bell does nothing."""
     bells: list[Bell] = []

@@ -17,15 +17,15 @@ import selectors
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from s2pubsub.errors import ClosedError, OperationTimeoutError, S2PubSubError
 from s2pubsub.runtime.deadline import Deadline
+from s2pubsub.runtime.event_loop import EventLoop
 from s2pubsub.runtime.fork import reset_in_child
-from s2pubsub.runtime.pool import Pool
-from s2pubsub.runtime.turns import Bell, Gathering, Selector, acknowledge_at_once
+from s2pubsub.runtime.turns import Selector
 from s2pubsub.runtime.worker import Stop, Worker
 
 T = TypeVar("T")
@@ -39,8 +39,6 @@ _CLEAN_UP = 0.5
 _CANCEL_AGAIN = 0.2
 """Seconds after which a cancelled task that still runs is cancelled again. Closing an SDK read session on Python
 3.11 while a frame is buffered waits for ever after one cancellation."""
-
-_RESOLVERS = 4
 
 _abandoned: list[Any] = []
 """What a forked child inherited of its parent's loops; kept, because collecting it would touch the parent's epoll."""
@@ -63,7 +61,7 @@ class IOLoop:
         self._lock = threading.RLock()  # reentrant, since a signal handler may close in the middle of a call
         self._closed = False
         self._thread: Worker | None = None
-        self._loop: _Loop | None = None
+        self._loop: EventLoop | None = None
         self._selector: selectors.BaseSelector | None = None
         self._calls: set[_Call[Any]] = set()
 
@@ -163,7 +161,7 @@ class IOLoop:
         """Start the thread, if it does not run; ClosedError when the loop is closed."""
         self._running_loop()
 
-    def _running_loop(self) -> _Loop:
+    def _running_loop(self) -> EventLoop:
         loop = self._loop
         if loop is not None and not self._closed:
             if loop.pid != os.getpid():
@@ -179,7 +177,7 @@ class IOLoop:
             if self._loop is None:
                 _refuse_late_patching()
                 selector = Selector()
-                loop = _Loop(selector)
+                loop = EventLoop(selector)
                 loop.set_exception_handler(partial(_log_error, self._logger))
                 thread = Worker("s2pubsub-io", _run_loop, loop, self.at_end, self._calls)
                 try:
@@ -216,51 +214,6 @@ class IOLoop:
                 _let_go_of_descriptors(selector)
         self._reset()
         self._closed = closed
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """The loop; blocking work, such as asyncio's name resolution, goes to daemon threads."""
-
-    def __init__(self, selector: selectors.BaseSelector) -> None:
-        super().__init__(selector)
-        # Python's development mode is about its user's program; for this loop it has to be asked for.
-        self.set_debug(bool(os.environ.get("PYTHONASYNCIODEBUG")))
-        self._ending = False
-        self.pid = os.getpid()
-        self.bell = Bell(self)
-        self.pool = Pool("s2pubsub-resolver", _RESOLVERS)
-
-    def run_in_executor(  # type: ignore[override]  # wider: any callable
-        self, executor: Executor | None, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        """Run ``func(*args)`` on a daemon thread; ``executor`` makes no difference."""
-        work = self.pool.submit(lambda: func(*args))
-        answer = asyncio.wrap_future(work, loop=self)
-        # Under gevent Python 3.14 takes the thread for the loop's own, and does not wake the loop.
-        work.add_done_callback(lambda _: self.bell.ring(lambda: None))
-        return answer
-
-    async def create_connection(self, *args: Any, **options: Any) -> Any:
-        """As asyncio's; writes of one turn of the loop are sent together, and what comes is acknowledged at once."""
-        transport, protocol = await super().create_connection(*args, **options)
-        acknowledge_at_once(transport, protocol)
-        return Gathering(transport, self), protocol
-
-    def close(self) -> None:
-        """As asyncio's."""
-        super().close()
-        self.bell.close()
-
-    def end_soon(self) -> None:
-        """From any thread: let ``run_forever`` return. Idempotent."""
-        with contextlib.suppress(RuntimeError):  # it has ended already
-            self.call_soon_threadsafe(self._end)
-
-    def _end(self) -> None:
-        # A second ``stop`` would break off the winding up, which runs on the loop too.
-        if not self._ending:
-            self._ending = True
-            self.stop()
 
 
 class _Call(Generic[T]):
@@ -321,7 +274,7 @@ def _not_stored(error: E) -> E:
     return error
 
 
-def _run_loop(loop: _Loop, at_end: Callable[[], Coroutine[Any, Any, None]], calls: set[_Call[Any]]) -> None:
+def _run_loop(loop: EventLoop, at_end: Callable[[], Coroutine[Any, Any, None]], calls: set[_Call[Any]]) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -336,16 +289,17 @@ def _run_loop(loop: _Loop, at_end: Callable[[], Coroutine[Any, Any, None]], call
             call.abandon()
 
 
-async def _wind_up(loop: _Loop, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _wind_up(loop: EventLoop, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         async with asyncio.timeout(_CLEAN_UP):
             await at_end()
     except Exception as error:  # noqa: BLE001  # nobody waits for it
         loop.call_exception_handler({"message": "connections were not closed", "exception": error})
     await loop.shutdown_asyncgens()
+    await loop.abort_connections()
 
 
-def _cancel_all(loop: _Loop) -> None:
+def _cancel_all(loop: EventLoop) -> None:
     for _ in range(5):
         tasks = asyncio.all_tasks(loop)
         if not tasks:
