@@ -138,7 +138,7 @@ class Appender(Generic[I]):
     async def run(self) -> None:
         """Append until the outbox has ended; what then is unfinished has failed. Raises nothing."""
         self._task = asyncio.current_task()
-        error: S2PubSubError = ClosedError(f"{self._doing}: closed before it was acknowledged")
+        error: S2PubSubError = self._aborted()
         try:
             if not self._abort_asked:
                 async for attempt in reopening(self._outlet.interrupted):
@@ -146,7 +146,7 @@ class Appender(Generic[I]):
                         while not self._finished():
                             await self._use_session(attempt.retry_state)
         except asyncio.CancelledError:
-            error.__cause__ = self._last_failure
+            error = self._aborted()
         except S2PubSubError as final:
             error = final
         except Exception as fault:  # noqa: BLE001  # whoever waits for an event must hear of it
@@ -154,6 +154,11 @@ class Appender(Generic[I]):
             error.__cause__ = fault
         finally:
             self._end(error)
+
+    def _aborted(self) -> ClosedError:
+        error = ClosedError(f"{self._doing}: closed before it was acknowledged")
+        error.__cause__ = self._last_failure
+        return error
 
     def _end(self, error: S2PubSubError) -> None:
         for batch in self._unacked:
@@ -206,6 +211,10 @@ class Appender(Generic[I]):
                 self._woken.clear()
                 tenancy.heard_at = time.monotonic()
             raise self._failure
+        except asyncio.CancelledError:
+            self._unacked.doubt()
+            self._end(self._aborted())  # now, since closing the session may take seconds
+            raise
         except Exception as error:
             # The session is dead; what it acknowledged before it died is still on its way here.
             await asyncio.gather(*collecting, return_exceptions=True)
