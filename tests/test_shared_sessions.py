@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from s2pubsub import Event, S2PubSub, Subscription, TopicGoneError
-from tests.faults import READ_SESSION, FaultProxy
+from s2pubsub import Event, OperationTimeoutError, S2PubSub, Subscription, TopicGoneError
+from tests.faults import READ_SESSION, Effect, FaultProxy
 from tests.raw import Streams
 from tests.servers import ON_LITE, Server
 from tests.topics import MakePubSub, fill, indices
@@ -66,6 +66,26 @@ def test_a_replay_joins_when_it_has_caught_up(through: S2PubSub, proxy: FaultPro
         assert indices(replay, 3) == indices(live, 3) == [200, 201, 202]
         with pytest.raises(TimeoutError):
             replay.get(0.1)
+
+
+@ON_LITE
+def test_joining_a_session_that_lags(through: S2PubSub, pubsub: S2PubSub, proxy: FaultProxy) -> None:
+    """A new subscriber whose look-up found a later tail than the shared session has reached waits at its place: this is
+    not a topic that was deleted and made anew. Once the session goes on, each gets what is its own.
+    """
+    fill(through, TOPIC, 3)
+    with through.subscribe(TOPIC) as first:
+        eventually(lambda: [seen.frames for seen in proxy.seen(READ_SESSION)] == [1])  # it is at the tail
+        assert proxy.strike(READ_SESSION, Effect(do="silence")) == 1
+        fill(pubsub, TOPIC, 2, first=3)
+        with through.subscribe(TOPIC) as late:
+            with pytest.raises(OperationTimeoutError):
+                late.get(0.5)
+            assert len(proxy.seen(READ_SESSION)) == 1
+            proxy.cut()
+            fill(pubsub, TOPIC, 1, first=5)
+            assert indices(first, 3) == [3, 4, 5]
+            assert indices(late, 1) == [5]
 
 
 def test_each_decodes_its_own_copy(pubsub: S2PubSub) -> None:
