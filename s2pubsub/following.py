@@ -174,7 +174,7 @@ class Follower:
             limit=limit,
             wait=wait,
             clamp=not self._reached,
-            at_tail=self._next_index == self._feed.tail,
+            tail=self._feed.tail,
             stop=self._feed.stop,
             on_park=self._feed.counters.count_parked,
         )
@@ -246,8 +246,6 @@ class Follower:
             raise ReplayGapError(self._feed.topic, first + hole, records[hole].seq_num)
 
     def _check_nothing_skipped(self, tail: int) -> None:
-        if tail < self._feed.tail:  # it never moves back: the stream was deleted before it was read, and made anew
-            raise TopicGoneError(self._feed.topic)
         if tail > self._next_index:
             raise ReplayGapError(self._feed.topic, self._next_index, tail)
         if tail == self._next_index:

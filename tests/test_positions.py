@@ -119,7 +119,7 @@ def test_where_it_goes_on() -> None:
     assert (one.indices, one.starts, one.counters.reconnects) == ([0], [0, 0], 1)
     assert Followed(failure("outage"), [batch(0), "ended"], [failure("outage")]).counters.reconnects == 3
     one = Followed([batch(7), "ended"], [batch(8)], start=7, tail=7)
-    assert [asked["at_tail"] for asked in one.store.opened] == [True, False]
+    assert [asked["tail"] for asked in one.store.opened] == [7, 7]
 
 
 def test_holes_are_gaps() -> None:

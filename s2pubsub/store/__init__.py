@@ -247,20 +247,20 @@ class Store:
         limit: tuple[int, int | None] | None = None,
         wait: int | None = None,
         clamp: bool = False,
-        at_tail: bool = False,
+        tail: int | None = None,
         stop: Stop | None = None,
         deadline: Deadline = NEVER,
         on_park: Callable[[], object] | None = None,
     ) -> Reader:
         """Read at ``start`` and on; ``limit`` is in records and metered bytes, ``wait`` in whole seconds, ``clamp`` and
-        ``at_tail`` are those of ``Bounds``.
+        ``tail`` are those of ``Bounds``.
 
         ``notify`` is called on the I/O loop when there is something to take; ``on_park``, there too, when the session
         was closed because it was not read.
         """
         reader = Reader(self._loop, start, notify, on_park)
         count, size = limit or (None, None)
-        bounds = Bounds(count, size, wait, clamp, at_tail)
+        bounds = Bounds(count, size, wait, clamp, tail)
         try:
             self._loop.call(self._readers.open(stream, reader, bounds), deadline, stop)
         except BaseException:

@@ -25,7 +25,7 @@ import s2_sdk
 from s2pubsub.errors import ClosedError, S2PubSubError
 from s2pubsub.runtime.channel import fresh
 from s2pubsub.runtime.loop import IOLoop
-from s2pubsub.store.failures import classify, is_broken_client
+from s2pubsub.store.failures import PastTailError, classify, is_broken_client
 from s2pubsub.store.lane import Lane, Tenancy
 
 PARK_AFTER = 0.2
@@ -176,14 +176,15 @@ class Session:
     """
 
     def __init__(
-        self, lane: Lane, tenancy: Tenancy, session: s2_sdk.ReadSession, doing: str, start: int, *, live: bool = False
+        self, lane: Lane, tenancy: Tenancy, session: s2_sdk.ReadSession, doing: str, start: int, tail: int | None
     ) -> None:
         self._lane = lane
         self._tenancy = tenancy
         self._session = session
         self._doing = doing
         self.position = start
-        self.live = live
+        self.live = start == tail
+        self._tail = tail or 0
         self._answered = False
         self.waits_for_room = False
         self._readers: set[Reader] = set()
@@ -239,6 +240,7 @@ class Session:
                 if not self._readers:
                     return  # they have left meanwhile, which has closed it
                 self._tenancy.heard_at = time.monotonic()
+                self._check(batch)
                 self._give(batch)
             self._finish("parked")
         except StopAsyncIteration:
@@ -266,6 +268,12 @@ class Session:
         finally:
             self.waits_for_room = False
         return bool(self._readers)
+
+    def _check(self, batch: Batch) -> None:
+        # Of this session's own answers only: one that a reader joins may lag behind the tail which that one has found.
+        if batch.caught_up_at is not None and batch.caught_up_at < self._tail:
+            message = f"{self._doing}: the stream ends at {batch.caught_up_at} although {self._tail} was its tail"
+            raise PastTailError(message, code="past_tail", status=None)
 
     def _give(self, batch: Batch) -> None:
         self._answered = True

@@ -32,14 +32,15 @@ class Bounds:
         count, size: it ends after so many records or metered bytes.
         wait: such a session ends after so many seconds at the tail, in whole seconds.
         clamp: a start beyond the tail begins at the tail.
-        at_tail: the start is the tail as it was known just now, so others may join before the server has answered.
+        tail: the tail as it was known before. At a start there others may join before the server has answered; and a
+            session that reaches the tail before it reads another stream of that name.
     """
 
     count: int | None = None
     size: int | None = None
     wait: int | None = None
     clamp: bool = False
-    at_tail: bool = False
+    tail: int | None = None
 
     @property
     def limited(self) -> bool:
@@ -101,7 +102,7 @@ class Sessions:
         except Exception as error:
             self._lane.leave(tenancy)
             raise classify(error, doing) from error
-        opened = Session(self._lane, tenancy, session, doing, reader.position, live=bounds.at_tail)
+        opened = Session(self._lane, tenancy, session, doing, reader.position, bounds.tail)
         opened.start(
             reader,
             on_batch=(lambda _: None) if bounds.limited else lambda session: self._share(stream, session),
