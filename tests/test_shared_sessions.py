@@ -88,6 +88,23 @@ def test_joining_a_session_that_lags(through: S2PubSub, pubsub: S2PubSub, proxy:
             assert indices(late, 1) == [5]
 
 
+@ON_LITE
+def test_joining_a_session_that_lags_before_the_tail(through: S2PubSub, pubsub: S2PubSub, proxy: FaultProxy) -> None:
+    """The same for one that begins where the lagging session stands, before the tail that its look-up has found."""
+    fill(through, TOPIC, 3)
+    with through.subscribe(TOPIC) as first:
+        eventually(lambda: [seen.frames for seen in proxy.seen(READ_SESSION)] == [1])  # it is at the tail
+        assert proxy.strike(READ_SESSION, Effect(do="silence")) == 1
+        fill(pubsub, TOPIC, 2, first=3)
+        with through.subscribe_from_offset(TOPIC, 3) as resumed:
+            with pytest.raises(OperationTimeoutError):
+                resumed.get(0.5)
+            assert len(proxy.seen(READ_SESSION)) == 1
+            proxy.cut()
+            fill(pubsub, TOPIC, 1, first=5)
+            assert indices(resumed, 3) == indices(first, 3) == [3, 4, 5]
+
+
 def test_each_decodes_its_own_copy(pubsub: S2PubSub) -> None:
     """C64: what one subscriber does to an event's data does not show at another that reads the same session."""
     subscriptions = [pubsub.subscribe(TOPIC) for _ in range(3)]

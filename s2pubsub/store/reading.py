@@ -64,9 +64,6 @@ class Reader:
         position: sequence number of the first record to take; what a session has before it is left out.
         notify: called on the I/O loop when there is something to take.
         on_park: called on the I/O loop when the session was closed, or left, because this reader was slow.
-
-    Attributes:
-        joined: whether others had its session before, which may lag behind the tail that this reader begins at.
     """
 
     def __init__(
@@ -81,7 +78,6 @@ class Reader:
         self._notify = notify
         self._on_park = on_park
         self.session: Session | None = None
-        self.joined = False
         self.left = False
         self._answers: deque[Batch | End | S2PubSubError] = deque()
         # Two counters with one writer each, since several threads cannot add to one.
@@ -136,8 +132,6 @@ class Reader:
         records = batch.records
         if records and records[0].seq_num < self.position:
             batch = _from(batch, self.position)
-        if self.joined and batch.caught_up_at is not None and batch.caught_up_at < self.position:
-            batch = Batch(batch.records, batch.size, None)
         if records:
             self.position = max(self.position, records[-1].seq_num + 1)
         self._given += batch.size
@@ -207,7 +201,6 @@ class Session:
 
     def add(self, reader: Reader) -> None:
         """Give ``reader`` what comes from now on."""
-        reader.joined = bool(self._readers) or self._answered
         self._readers.add(reader)
         reader.session = self
         self._room.set()
