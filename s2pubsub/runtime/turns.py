@@ -107,8 +107,8 @@ class Bell:
         self._actions.append(action)
         try:
             self._writer.write(b"\0")
-        except ValueError:
-            pass  # closed
+        except (ValueError, OSError):
+            pass  # closed, or just being closed
 
     def _answer(self) -> None:
         os.read(self._reading, 4096)

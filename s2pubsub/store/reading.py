@@ -242,7 +242,8 @@ class Session:
             if is_broken_client(error):
                 self._lane.retire(self._tenancy)
             failed = classify(error, self._doing)
-            failed.__cause__ = error
+            if failed is not error:
+                failed.__cause__ = error
             self._finish(failed)
 
     async def _has_room(self) -> bool:
