@@ -13,7 +13,7 @@ from s2pubsub import Event, OperationTimeoutError, S2PubSub, Subscription, Topic
 from tests.faults import READ_SESSION, Effect, FaultProxy
 from tests.raw import Streams
 from tests.servers import ON_LITE, Server
-from tests.topics import MakePubSub, fill, indices
+from tests.topics import MakePubSub, fill, indices, on_threads
 from tests.waiting import LONG, eventually
 
 TOPIC = "agent.stream.shared"
@@ -171,6 +171,41 @@ def test_the_topic_is_deleted(pubsub: S2PubSub, server: Server, basin: str) -> N
         assert indices(events, 3) == [0, 1, 2]
         with pytest.raises(TopicGoneError):
             events.get(LONG)
+
+
+@pytest.mark.slow
+@pytest.mark.limit(120)
+def test_beginning_near_the_tail(make_pubsub: MakePubSub, hasty: None) -> None:
+    """While four threads of two clients publish as fast as they can, eight begin again and again at the tail, a little
+    before and a little behind it: each gets its indices, and nobody takes the topic for deleted.
+    """
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    pubsub, other = make_pubsub(), make_pubsub()
+    stored = [pubsub.publish(TOPIC, type="chunk", data=0).index or 0]
+    reading = list(range(8))
+
+    def work(number: int) -> None:
+        if number in reading:
+            try:
+                read(random.Random(seed + number))
+            finally:
+                reading.remove(number)
+        else:
+            publish((pubsub, other)[number % 2])
+
+    def publish(client: S2PubSub) -> None:
+        while reading:
+            stored[0] = client.publish(TOPIC, type="chunk", data=0).index or 0
+
+    def read(rng: random.Random) -> None:
+        for _ in range(40):
+            start = rng.choice(["latest", max(0, stored[0] + rng.randrange(-2, 5))])
+            with pubsub.subscribe(TOPIC, start=start) as events:
+                first, count = events.next_index, rng.choice([1, 3, 30])
+                assert indices(events, count) == list(range(first, first + count))
+
+    on_threads(12, work, 100)
 
 
 @pytest.mark.limit(120)
