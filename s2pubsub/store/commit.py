@@ -172,7 +172,6 @@ class GroupCommit:
         self._outbox: Outbox[_Waiting] = Outbox(_UNBOUNDED, _UNBOUNDED)
         self._outbox.wake = lambda: wake(self.pump)
         self._lock = threading.Lock()
-        self._call = wake
         self._crowd = 0.0  # how many publish at once
         self._coming = 0  # crowds whose callers are being released
         self._share = 1  # so many are waited for; if more than one, then not for longer than the timer
@@ -231,7 +230,7 @@ class GroupCommit:
             if self._coming:
                 return
         if 0 < self._outbox.queued < crowd / 2:  # the others do not come back at once
-            self._call(self.pump)
+            self._outbox.wake()
         else:
             self._outbox.expect_one()  # the next event of this caller, most likely
 
