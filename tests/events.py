@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,3 +59,24 @@ def nested(depth: int, kind: type = list) -> Any:
     for _ in range(depth - 1):
         value = [value] if kind is list else {"a": value}
     return value
+
+
+def at_every_depth(action: Callable[[], None]) -> None:
+    """Call ``action`` on a thread, from one more nested call each time, up to where it cannot begin any more."""
+
+    def descend(levels: int) -> None:
+        if levels:
+            descend(levels - 1)
+        else:
+            action()
+
+    def work() -> None:
+        for levels in range(sys.getrecursionlimit()):
+            try:
+                descend(levels)
+            except RecursionError:  # of `descend` itself, or of `action` before it could begin
+                return
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from s2pubsub.codec import MAX_DEPTH, MAX_INTEGER, MAX_RECORD_BYTES, MAX_VALUES, decode, encode, encode_many
 from s2pubsub.codec.strict import Replacement, is_plain
 from s2pubsub.errors import EncodeError
-from tests.events import ID, NOON, TOPIC, body_of, exact, nested, refused, scalars
+from tests.events import ID, NOON, TOPIC, at_every_depth, body_of, exact, nested, refused, scalars
 
 # Size, depth, cycles.
 
@@ -152,25 +152,13 @@ def test_calls_near_their_limit() -> None:
     """C62: Published from calls at the limit of their nesting, an event is stored or refused, and never half."""
     outcomes = set()
 
-    def descend(levels: int) -> None:
-        if levels:
-            descend(levels - 1)
-            return
+    def write() -> None:
         try:
             outcomes.add(encode(TOPIC, type="c", data=nested(80), default=str)[0].data == nested(80))
         except EncodeError as error:
             outcomes.add(str(error))
 
-    def work() -> None:
-        for levels in range(sys.getrecursionlimit()):
-            try:
-                descend(levels)
-            except RecursionError:  # of `descend` itself, or of `encode` before it could begin
-                return
-
-    thread = Thread(target=work)
-    thread.start()
-    thread.join()
+    at_every_depth(write)
     assert True in outcomes
     assert outcomes <= {
         True,

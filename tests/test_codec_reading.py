@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 import weakref
 from datetime import UTC, datetime
-from threading import Thread
 from typing import Any
 
 import attrs
@@ -19,7 +17,7 @@ from s2_sdk import SequencedRecord
 from s2pubsub.codec import MAX_READ_DEPTH, decode, decode_batch, encode
 from s2pubsub.errors import DecodeError, EncodeError
 from s2pubsub.event import Event, build_event
-from tests.events import ID, NOON, TOPIC, body_of, nested, values
+from tests.events import ID, NOON, TOPIC, at_every_depth, body_of, nested, values
 
 ENVELOPE = {"type": "chunk", "runId": "r", "data": None, "id": ID, "createdAt": "2026-03-01T12:00:00.123Z"}
 
@@ -250,25 +248,13 @@ def test_reading_near_the_limit_of_calls() -> None:
     deep = body(data=nested(200))
     outcomes = set()
 
-    def descend(levels: int) -> None:
-        if levels:
-            descend(levels - 1)
-            return
+    def read() -> None:
         try:
             outcomes.add(decode(TOPIC, 0, deep).data == nested(200))
         except DecodeError as error:
             outcomes.add(error.problem)
 
-    def work() -> None:
-        for levels in range(sys.getrecursionlimit()):
-            try:
-                descend(levels)
-            except RecursionError:  # of `descend` itself, or of `decode` before it could begin
-                return
-
-    thread = Thread(target=work)
-    thread.start()
-    thread.join()
+    at_every_depth(read)
     assert True in outcomes
     assert outcomes <= {True, "it is nested too deeply for the call stack of this thread"}
 
