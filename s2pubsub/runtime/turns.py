@@ -2,7 +2,8 @@
 
 One small event passes some ten turns of the loop on its way through the SDK. asyncio asks the system for I/O at each of
 them, and writes each frame by itself. Here the loop looks at its sockets only at every eighth turn while it has work,
-and what is written in one turn is sent together. Relies on what selectors and transports promise, no more.
+and what is written in one turn is sent together. One call is spent on top: acknowledging at
+once what comes, since the wait would cost more. Relies on what selectors and transports promise, no more.
 """
 
 from __future__ import annotations
