@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import weakref
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,12 +15,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from s2_sdk import SequencedRecord
 
-from s2pubsub.codec import MAX_READ_DEPTH, decode, decode_batch, encode
+from s2pubsub.codec import MAX_READ_DEPTH, decode, decode_batch, encode, fast
 from s2pubsub.errors import DecodeError, EncodeError
 from s2pubsub.event import Event, build_event
 from tests.events import ID, NOON, TOPIC, at_every_depth, body_of, nested, values
 
 ENVELOPE = {"type": "chunk", "runId": "r", "data": None, "id": ID, "createdAt": "2026-03-01T12:00:00.123Z"}
+
+
+@pytest.fixture(scope="module", autouse=True, params=["fast", "plain"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test runs with msgspec and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "plain":
+            patch.setattr(fast, "read_envelope", None)
+        else:
+            assert fast.read_envelope is not None, "the extra 'fast' is not installed"
+        yield
 
 
 def body(**changes: Any) -> bytes:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
-from s2pubsub.codec.reading import check_depth
+from s2pubsub.codec.reading import is_deeper
 from s2pubsub.server.chunk import Limits
 from s2pubsub.server.exchange import Exchange, decode
 from s2pubsub.server.failure import ApiError
@@ -208,7 +208,8 @@ def parse_json(data: bytes | str, code: str) -> Any:
     try:
         # Decoded here, since `json` would guess other encodings than UTF-8.
         text = data if isinstance(data, str) else data.decode()
-        check_depth(data.encode() if isinstance(data, str) else data, _MAX_DEPTH)
+        if is_deeper(data.encode() if isinstance(data, str) else data, _MAX_DEPTH):
+            raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ApiError(code, f"not valid JSON: {error}") from None
