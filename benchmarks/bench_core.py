@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 import s2_sdk
 
 from benchmarks.measuring import Parts, Row, main, median, percentile, resident_kib, usual
-from benchmarks.ours import REPLAYED, SMALL, body, client, filled, lite, raw, reading, stream, topic
+from benchmarks.ours import REPLAYED, SMALL, body, client, decoded, filled, lite, raw, reading, stream, topic
 from benchmarks.ours import live as live_samples
 from benchmarks.ours import replay as replay_rate
 from s2pubsub import S2PubSub
-from s2pubsub.codec import decode_batch
 from tests.faults import FaultProxy
 from tests.servers import LiteServer
 
@@ -88,7 +87,7 @@ async def _raw_replay(url: str, name: str, count: int) -> float:
         batches = []
         async with reading(stream(s2, name)) as session:
             async for batch in session:
-                events, _ = decode_batch(name, batch.records)
+                events = decoded(name, batch)
                 batches.append(events)
                 if events[-1].index == count - 1:
                     return time.perf_counter() - began

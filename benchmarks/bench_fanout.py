@@ -17,8 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import s2_sdk
 
 from benchmarks.measuring import Parts, Row, main, median, usual
-from benchmarks.ours import SMALL, body, client, lite, raw, reading, stream
-from s2pubsub.codec import decode_batch
+from benchmarks.ours import SMALL, body, client, decoded, lite, raw, reading, stream
 
 SUBSCRIBERS = 100
 IN_FLIGHT = usual(1000, 200), 64
@@ -70,10 +69,10 @@ async def theirs(url: str, events: int, in_flight: int) -> float:
             seen = 0
             async with reading(stream(reader, topic)) as session:
                 async for batch in session:
-                    decoded, _ = decode_batch(topic, batch.records)
-                    for _ in decoded:
+                    new = decoded(topic, batch)
+                    for _ in new:
                         seen += 1
-                    if seen == len(decoded):
+                    if seen == len(new):
                         ready.release()
                     if seen >= events + 1:
                         return

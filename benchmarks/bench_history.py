@@ -188,18 +188,15 @@ def iterated(url: str, name: str) -> Taken:
 
 
 def decoded() -> Taken:
-    """The list itself: as many events, decoded from as many records, of which one batch exists at a time."""
+    """The list itself: as many events, decoded from as many bodies, of which one batch exists at a time."""
     events = []
 
     def decode() -> None:
         stored = body()
         for start in range(0, LONGEST, BATCH):
-            records = [
-                s2_sdk.SequencedRecord(seq_num=start + n, body=stored, headers=[], timestamp=0) for n in range(BATCH)
-            ]
-            events.extend(decode_batch("agent.x", records)[0])
+            events.extend(decode_batch("agent.x", start, [bytes(bytearray(stored)) for _ in range(BATCH)])[0])
 
-    decode_few = decode_batch("agent.x", [s2_sdk.SequencedRecord(seq_num=0, body=body(), headers=[], timestamp=0)])
+    decode_few = decode_batch("agent.x", 0, [body()])
     assert decode_few[1] is None
     result = taken(decode)
     assert len(events) == LONGEST

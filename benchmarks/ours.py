@@ -19,7 +19,8 @@ import s2_sdk
 
 from benchmarks.measuring import Missing, note_version, percentile, usual
 from s2pubsub import S2PubSub
-from s2pubsub.codec import encode
+from s2pubsub.codec import decode_batch, encode
+from s2pubsub.event import Event
 from tests.servers import MISSING_LITE, LiteServer, find_lite
 
 BASIN = "bench-core"
@@ -76,6 +77,11 @@ async def reading(source: s2_sdk.S2Stream, start: int = 0) -> AsyncIterator[s2_s
 def body() -> bytes:
     """The event as it is stored."""
     return encode("agent.x", type="chunk", data=SMALL, run_id="r")[1]
+
+
+def decoded(name: str, batch: s2_sdk.ReadBatch) -> list[Event]:
+    """What the raw SDK has read, decoded by our own function."""
+    return decode_batch(name, batch.records[0].seq_num, [record.body for record in batch.records])[0]
 
 
 def filled(pubsub: S2PubSub, count: int = REPLAYED) -> str:

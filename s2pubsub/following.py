@@ -30,7 +30,7 @@ from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.stats import Counters
-from s2pubsub.store import Batch, End, Reader, Record, Store
+from s2pubsub.store import Batch, End, Reader, Store
 
 T = TypeVar("T")
 
@@ -187,11 +187,11 @@ class Follower:
                 return answer
             self._outage.over()
             self._incarnation.note()
-            if answer.records:
+            if answer.bodies:
                 schedule.attempt_number = 1
                 self._hand_on(answer)
             caught_up_at = answer.caught_up_at
-            del answer  # its records need not stay in memory while the sink is full
+            del answer  # its bodies need not stay in memory while the sink is full
             if not feed.sink.wait_for_room():
                 return "stopped"
             if caught_up_at is not None:
@@ -225,25 +225,17 @@ class Follower:
             raise ClosedError(f"the subscription to topic {feed.topic!r} is closed")
 
     def _hand_on(self, batch: Batch) -> None:
-        records = batch.records
-        self._check_contiguous(records)
-        events, error = decode_batch(self._feed.topic, records)
+        if batch.start > self._next_index:
+            raise ReplayGapError(self._feed.topic, self._next_index, batch.start)
+        events, error = decode_batch(self._feed.topic, batch.start, batch.bodies)
         self._reached = True
-        self._next_index = error.index if error is not None else records[-1].seq_num + 1
+        self._next_index = error.index if error is not None else batch.end
         self._feed.counters.delivered += len(events)
         self._feed.sink.deliver(events, batch.size, self._next_index)
         if error is not None:
             raise error
 
     # -- what ends it --------------------------------------------------------------------------------------------
-
-    def _check_contiguous(self, records: list[Record]) -> None:
-        first, last = records[0].seq_num, records[-1].seq_num
-        if first > self._next_index:
-            raise ReplayGapError(self._feed.topic, self._next_index, first)
-        if last - first + 1 != len(records):
-            hole = next(i for i, record in enumerate(records) if record.seq_num != first + i)
-            raise ReplayGapError(self._feed.topic, first + hole, records[hole].seq_num)
 
     def _check_nothing_skipped(self, tail: int) -> None:
         if tail > self._next_index:

@@ -22,7 +22,7 @@ from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.loop import Log
 from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
-from s2pubsub.store import Batch, End, PastTailError, Reader, Record, Store
+from s2pubsub.store import Batch, End, PastTailError, Reader, Store
 
 T = TypeVar("T")
 
@@ -64,54 +64,50 @@ class HistoryReader:
         deadline = Deadline.after(self._timeout)
         try:
             self._tail = self._store.tail(self._stream, deadline)
-            records = self._first_page(deadline)
+            found = self._first_page(deadline)
         except StoreError as error:
             if error.kind == "gone" or isinstance(error, PastTailError):
                 return
             raise
         try:
             while True:
-                yield from self._decoded(records)
+                for batch in found:
+                    if self._next_index < self._tail:
+                        yield from self._decoded(batch)
                 if self._next_index >= self._tail:
                     return
-                records = self._next_records()
+                found = self._next()
         finally:
             self._close()
 
-    def _first_page(self, deadline: Deadline) -> list[Record]:
+    def _first_page(self, deadline: Deadline) -> list[Batch]:
         if self._next_index >= self._tail:
             return []
         if self._tail - self._next_index > _PAGE:
             self._incarnation.note()  # there will be a session
         return self._unary_page(deadline)
 
-    def _unary_page(self, deadline: Deadline) -> list[Record]:
+    def _unary_page(self, deadline: Deadline) -> list[Batch]:
         """Up to a page by one request: also where a session has ended early, since that may be a connection closed in
         an orderly way, or that nothing is retained.
         """
         count = min(_PAGE, self._tail - self._next_index)
-        records = self._store.read(self._stream, self._next_index, count, deadline)
-        if not records:
+        found = self._store.read(self._stream, self._next_index, count, deadline)
+        if not found:
             raise ReplayGapError(self._topic, self._next_index, self._tail)
-        return records
+        return found
 
-    def _decoded(self, records: list[Record]) -> Iterator[list[Event]]:
-        if not records:
-            return
-        first, last = records[0].seq_num, records[-1].seq_num
-        if first > self._next_index or last - first + 1 != len(records):
-            found = enumerate((record.seq_num for record in records), self._next_index)
-            raise ReplayGapError(self._topic, *next(pair for pair in found if pair[0] != pair[1]))
-        if last >= self._tail:
-            records = [record for record in records if record.seq_num < self._tail]
-        events, error = decode_batch(self._topic, records)
-        self._next_index = last + 1
+    def _decoded(self, batch: Batch) -> Iterator[list[Event]]:
+        if batch.start > self._next_index:
+            raise ReplayGapError(self._topic, self._next_index, batch.start)
+        events, error = decode_batch(self._topic, batch.start, batch.bodies[: self._tail - batch.start])
+        self._next_index = batch.end
         if events:
             yield events
         if error is not None:
             raise error
 
-    def _next_records(self) -> list[Record]:
+    def _next(self) -> list[Batch]:
         """One batch of the session, which is opened if there is none."""
         deadline = Deadline.after(self._timeout)
         try:
@@ -124,7 +120,7 @@ class HistoryReader:
             raise interrupted.reason from interrupted.reason.__cause__
         raise AssertionError("the schedule ends by a return or an error")
 
-    def _try_next(self, deadline: Deadline) -> list[Record]:
+    def _try_next(self, deadline: Deadline) -> list[Batch]:
         try:
             while True:
                 if self._reader is None:
@@ -143,8 +139,8 @@ class HistoryReader:
                     if answer == "ended":
                         return self._unary_page(deadline)
                     continue  # it parked while our consumer was busy
-                if answer.records:
-                    return answer.records
+                if answer.bodies:
+                    return [answer]
         except StoreError as error:
             self._close()
             if error.kind in ("outage", "name"):

@@ -7,8 +7,6 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
-from s2_sdk import SequencedRecord
-
 from s2pubsub.errors import ClosedError, ReplayGapError, StoreError
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.store import Batch, StreamInfo
@@ -27,19 +25,21 @@ CANCELLED: Any = object()
 """An answer that will not come, since the client is closed."""
 
 
-def records(*indices: int, body: bytes | None = None) -> list[SequencedRecord]:
-    """Stored events with these indices."""
-    return [SequencedRecord(index, body_of(index) if body is None else body, (), 0) for index in indices]
+COMMAND = None
+"""In place of an event: a command record."""
 
 
-def command(index: int) -> SequencedRecord:
-    """A command record, which is no event."""
-    return SequencedRecord(index, b"token", [(b"", b"fence")], 0)
+def stored(start: int, *bodies: Any, tail: int | None = None) -> Batch:
+    """What a session gives at once: these bodies, and numbers in place of events; with ``tail`` it has caught up."""
+    made = [body_of(body) if isinstance(body, int) else body for body in bodies]
+    return Batch(start, made, 10 * len(made), tail)
 
 
 def batch(*indices: int, tail: int | None = None) -> Batch:
-    """What a session gives at once; with ``tail`` it has caught up."""
-    return Batch(records(*indices), 10 * len(indices), tail)
+    """What a session gives at once: events with these indices, of which none is left out."""
+    start = indices[0] if indices else tail or 0
+    assert list(indices) == list(range(start, start + len(indices)))
+    return stored(start, *indices, tail=tail)
 
 
 def failure(kind: Any) -> StoreError:
@@ -148,11 +148,11 @@ class ScriptedStore:
             raise answer
         return int(answer)
 
-    def read(self, stream: str, start: int, count: int, deadline: Any) -> list[SequencedRecord]:
+    def read(self, stream: str, start: int, count: int, deadline: Any) -> list[Batch]:
         self.asked.append((start, count))
         self.asked_of.append((stream, deadline))
         page = self._pages.pop(0)
         if isinstance(page, Exception):
             raise page
-        found: list[SequencedRecord] = page
+        found: list[Batch] = page
         return found

@@ -24,7 +24,7 @@ class OneAnswer:
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
-        self._answers: list[Batch | None] = [Batch([], 0, 0), None]
+        self._answers: list[Batch | None] = [Batch(0, [], 0, 0), None]
         self.closed = threading.Event()
 
     def open(self, *_: Any, **__: Any) -> OneAnswer:

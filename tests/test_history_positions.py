@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from s2_sdk import SequencedRecord
 
 from s2pubsub.errors import ClosedError, DecodeError, OperationTimeoutError, TopicGoneError
 from s2pubsub.history import HistoryReader
@@ -19,16 +18,16 @@ from s2pubsub.store import Batch, PastTailError
 from tests.scripted import (
     ANOTHER,
     CANCELLED,
+    COMMAND,
     NEVER,
     SAME,
     STREAM,
     TOPIC,
     ScriptedStore,
     batch,
-    command,
     failure,
     gap,
-    records,
+    stored,
 )
 
 LOG = logging.getLogger("s2pubsub.test")
@@ -60,8 +59,9 @@ class Read:
             self.error = error
 
 
-def span(start: int, end: int) -> list[SequencedRecord]:
-    return records(*range(start, end))
+def span(start: int, end: int) -> list[Batch]:
+    """A page."""
+    return [batch(*range(start, end))]
 
 
 def test_a_page() -> None:
@@ -78,7 +78,7 @@ def test_a_page() -> None:
 
 def test_pages_and_sessions() -> None:
     """The first thousand come as a page, the others from a session that is limited to what is left."""
-    one = Read([Batch(span(1000, 1700), 9, None), Batch(span(1700, 2100), 9, 2100)], tail=2050, pages=[span(0, 1000)])
+    one = Read([batch(*range(1000, 1700)), batch(*range(1700, 2100), tail=2100)], tail=2050, pages=[span(0, 1000)])
     assert (one.indices, one.error) == (list(range(2050)), None)
     assert one.store.asked == [(0, 1000)]
     (asked,) = one.store.opened
@@ -107,7 +107,7 @@ def test_what_is_asked_of_the_server() -> None:
 def test_a_session_that_ends_early() -> None:
     """One that parked is opened again where it was; behind one that ended the next page comes by a request."""
     one = Read(
-        [batch(1000, 1001), "parked"], [batch(1002), batch(tail=1010), "ended"], [Batch(span(1005, 1010), 9, None)],
+        [batch(1000, 1001), "parked"], [batch(1002), batch(tail=1010), "ended"], [batch(*range(1005, 1010))],
         tail=1010, pages=[span(0, 1000), span(1003, 1005)],
     )  # fmt: skip
     assert (one.indices, one.error) == (list(range(1010)), None)
@@ -121,7 +121,10 @@ def test_what_is_no_longer_stored() -> None:
     """C05: Nothing where something was promised, a start that is too late, and holes are gaps."""
     assert gap(Read(tail=3, pages=[[]])) == (0, 3)
     assert gap(Read(tail=3, pages=[span(1, 3)])) == (0, 1)
-    assert gap(Read(tail=5, pages=[records(0, 1, 3, 4)])) == (2, 3)
+    assert gap(Read(tail=5, pages=[[batch(0, 1), batch(3, 4)]])) == (2, 3)
+    for beyond in (4, 5):
+        one = Read(tail=4, pages=[[batch(0, 1, 2, 3), batch(beyond)]])  # what lies behind the tail does not matter
+        assert (one.indices, one.error) == ([0, 1, 2, 3], None)
     one = Read(["ended"], tail=1005, pages=[span(0, 1000), []])
     assert gap(one) == (1000, 1005)
     assert one.indices == list(range(1000))
@@ -130,12 +133,12 @@ def test_what_is_no_longer_stored() -> None:
 
 def test_records_of_history_that_are_no_events() -> None:
     """Commands are left out; behind the events before it a record that is none raises. None of it beyond the tail."""
-    assert Read(tail=3, pages=[[command(0), *span(1, 2), command(2)]]).indices == [1]
-    assert Read(tail=1, pages=[[command(0)]]).indices == []
-    one = Read(tail=3, pages=[[*span(0, 1), *records(1, body=b"{"), *span(2, 3)]])
+    assert Read(tail=3, pages=[[stored(0, COMMAND, 1, COMMAND)]]).indices == [1]
+    assert Read(tail=1, pages=[[stored(0, COMMAND)]]).indices == []
+    one = Read(tail=3, pages=[[stored(0, 0, b"{", 2)]])
     assert isinstance(one.error, DecodeError)
     assert (one.error.topic, one.error.index, one.indices) == (TOPIC, 1, [0])
-    assert Read(tail=1, pages=[[*span(0, 1), *records(1, body=b"{")]]).error is None
+    assert Read(tail=1, pages=[[stored(0, 0, b"{")]]).error is None
 
 
 def test_an_absent_history() -> None:

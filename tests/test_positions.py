@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from s2_sdk import ReadBatch, SequencedRecord, StreamPosition
 from tenacity import RetryCallState
 
 from s2pubsub.errors import (
@@ -30,11 +31,12 @@ from s2pubsub.runtime.deadline import Deadline
 from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.stats import Counters
-from s2pubsub.store import Batch
+from s2pubsub.store.reading import Batch, batches
 from s2pubsub.subscription import Queue
 from tests.scripted import (
     ANOTHER,
     CANCELLED,
+    COMMAND,
     DELETING,
     NEVER,
     SAME,
@@ -42,10 +44,9 @@ from tests.scripted import (
     TOPIC,
     ScriptedStore,
     batch,
-    command,
     failure,
     gap,
-    records,
+    stored,
 )
 
 LOG = logging.getLogger("s2pubsub.test")
@@ -90,12 +91,44 @@ class Followed:
         return [asked["start"] for asked in self.store.opened]
 
 
+# Records.
+
+
+def record(index: int, *headers: tuple[bytes, bytes]) -> SequencedRecord:
+    return SequencedRecord(index, b"%d" % index, list(headers), 0)
+
+
+def read(*records: SequencedRecord, tail: int | None = None) -> list[Batch]:
+    return batches(ReadBatch(list(records), None if tail is None else StreamPosition(tail, 0)))
+
+
+def test_what_records_become() -> None:
+    """Bodies of consecutive records, with nothing in place of command records, and of those only; the tail is noted
+    where they reach it.
+    """
+    fence, trim, named = (b"", b"fence"), (b"", b"trim"), (b"name", b"")
+    found = read(record(3), record(4, fence), record(5, named), record(6, trim), record(7, fence, named))
+    assert found == [Batch(3, [b"3", None, b"5", None, b"7"], 3, None)]
+    assert found[0].end == 8
+    assert read(record(3), tail=4) == [Batch(3, [b"3"], 1, 4)]
+    assert read(record(3), tail=5) == [Batch(3, [b"3"], 1, None)]
+    assert read() == []
+    assert Batch(3, [b"3", None, b"55"], 4, 6).behind(4) == Batch(4, [None, b"55"], 2, 6)
+    assert Batch(3, [b"3"], 1, None).behind(4) == Batch(4, [], 0, None)
+
+
+def test_records_that_are_missing() -> None:
+    """C05: Records with holes between them are several batches, so that whoever follows finds the gaps."""
+    found = read(record(0), record(1), record(3), record(7), record(8), tail=9)
+    assert found == [Batch(0, [b"0", b"1"], 2, None), Batch(3, [b"3"], 1, None), Batch(7, [b"7", b"8"], 2, 9)]
+
+
 # Following.
 
 
 def test_events_in_order() -> None:
     """A session's batches are handed on; the position is that behind the last record, commands included."""
-    one = Followed([batch(0, 1), batch(2, tail=3), Batch([command(3), command(4)], 0, 5)])
+    one = Followed([batch(0, 1), batch(2, tail=3), stored(3, COMMAND, COMMAND, tail=5)])
     assert (one.indices, one.end, one.error) == ([0, 1, 2], 5, None)
     assert one.counters.delivered == 3
     assert one.counters.reconnects == 0
@@ -123,12 +156,12 @@ def test_where_it_goes_on() -> None:
 
 
 def test_holes_are_gaps() -> None:
-    """C05: Records that are missing at the start, in a batch, between two, or before the tail: a gap, and where."""
+    """C05: Records that are missing at the start, between two batches, or before the tail: a gap, and where."""
     assert gap(Followed([batch(3, 4)])) == (0, 3)
     assert gap(Followed([batch(0, 1), batch(4)])) == (2, 4)
-    one = Followed([batch(0, 1, 3, 4)])
+    one = Followed([batch(0, 1), batch(3, 4)])
     assert gap(one) == (2, 3)
-    assert one.indices == []
+    assert one.indices == [0, 1]
     assert gap(Followed([batch(tail=3)])) == (0, 3)
     assert gap(Followed([batch(0, tail=2)])) == (1, 2)
     assert gap(Followed([batch(0), "ended"], [batch(2)])) == (1, 2)
@@ -152,8 +185,7 @@ def test_an_offset_beyond_the_tail() -> None:
 
 def test_a_record_that_is_no_event() -> None:
     """C63: The events before it come first; the position stays at it."""
-    mixed = [*records(0, 1), *records(2, body=b"{"), *records(3)]
-    one = Followed([Batch(mixed, 40, None)])
+    one = Followed([stored(0, 0, 1, b"{", 3)])
     assert isinstance(one.error, DecodeError)
     assert (one.error.topic, one.error.index) == (TOPIC, 2)
     assert (one.indices, one.end) == ([0, 1], 2)

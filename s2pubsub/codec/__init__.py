@@ -5,7 +5,7 @@ checks mappings. Not for names, tokens or threads. The one part of the core that
 any number of threads: what changes after import are caches of classes and times, and ids that were made in advance.
 """
 
-from s2pubsub.codec.reading import MAX_READ_DEPTH, StoredRecord, decode, decode_batch
+from s2pubsub.codec.reading import MAX_READ_DEPTH, decode, decode_batch
 from s2pubsub.codec.shape import EventInput, event_inputs, structure
 from s2pubsub.codec.strict import MAX_DEPTH, MAX_INTEGER, MAX_VALUES, Default
 from s2pubsub.codec.writing import MAX_RECORD_BYTES, RECORD_OVERHEAD, Draft, compose, encode, encode_many
@@ -20,7 +20,6 @@ __all__ = [
     "Default",
     "Draft",
     "EventInput",
-    "StoredRecord",
     "compose",
     "decode",
     "decode_batch",

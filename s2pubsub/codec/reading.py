@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from math import isfinite
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from s2pubsub.codec import fast
 from s2pubsub.codec.strict import kind_of
@@ -36,22 +36,6 @@ _DATE = re.compile(
     re.ASCII,
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class StoredRecord(Protocol):
-    """What `decode_batch` needs of a record; ``s2_sdk.SequencedRecord`` is one."""
-
-    @property
-    def seq_num(self) -> int:
-        """The record's index."""
-
-    @property
-    def body(self) -> bytes:
-        """The body."""
-
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """The headers; one with an empty name makes a command record."""
 
 
 def decode(topic: str, index: int | None, body: bytes) -> Event:
@@ -101,19 +85,19 @@ def decode(topic: str, index: int | None, body: bytes) -> Event:
     raise DecodeError(topic, -1 if index is None else index, problem)
 
 
-def decode_batch(topic: str, records: Iterable[StoredRecord]) -> tuple[list[Event], DecodeError | None]:
-    """Return the events of ``records`` without command records, and the error of the first that is not an event.
+def decode_batch(topic: str, start: int, bodies: Iterable[bytes | None]) -> tuple[list[Event], DecodeError | None]:
+    """Return the events of consecutive records from index ``start`` on, and the error of the first that is not one.
 
-    Events behind such a record are not returned: its reader decides whether to read on from ``error.index + 1``.
+    None stands for a command record, which is left out. Events behind a record that is no event are not returned: its
+    reader decides whether to read on from ``error.index + 1``.
     """
     events: list[Event] = []
     append = events.append
-    for record in records:
-        headers = record.headers
-        if headers and len(headers) == 1 and not headers[0][0]:
+    for index, body in enumerate(bodies, start):
+        if body is None:
             continue
         try:
-            append(decode(topic, record.seq_num, record.body))
+            append(decode(topic, index, body))
         except DecodeError as error:
             return events, error
     return events, None

@@ -27,16 +27,14 @@ from s2pubsub.store.appending import Appender, Appending, Outlet, Place
 from s2pubsub.store.commit import GroupCommits, not_acknowledged
 from s2pubsub.store.failures import Attempts, ConditionError, PastTailError
 from s2pubsub.store.lane import Lane
-from s2pubsub.store.reading import Batch, End, Reader
+from s2pubsub.store.reading import Batch, End, Reader, batches
 from s2pubsub.store.sessions import Bounds, Sessions
 from s2pubsub.store.unacked import I
 from s2pubsub.store.values import BasinFlags, StreamInfo
 
-__all__ = ["Appending", "Batch", "ConditionError", "End", "PastTailError", "Reader", "Record", "Store", "StreamInfo"]
+__all__ = ["Appending", "Batch", "ConditionError", "End", "PastTailError", "Reader", "Store", "StreamInfo"]
 
 T = TypeVar("T")
-
-Record = s2_sdk.SequencedRecord
 
 MakeClient = Callable[[], s2_sdk.S2]
 
@@ -221,7 +219,7 @@ class Store:
         position: s2_sdk.StreamPosition = await self._write.run(doing, lambda s2: self._stream(s2, stream).check_tail())
         return position.seq_num
 
-    def read(self, stream: str, start: int, count: int, deadline: Deadline) -> list[s2_sdk.SequencedRecord]:
+    def read(self, stream: str, start: int, count: int, deadline: Deadline) -> list[Batch]:
         """Up to ``count`` records from ``start``, at most 1000 and 1 MiB. Empty when nothing is retained there.
 
         Raises:
@@ -229,14 +227,14 @@ class Store:
         """
         return self._loop.call(self._read_once(stream, start, count), deadline)
 
-    async def _read_once(self, stream: str, start: int, count: int) -> list[s2_sdk.SequencedRecord]:
-        batch: s2_sdk.ReadBatch = await self._write.run(
+    async def _read_once(self, stream: str, start: int, count: int) -> list[Batch]:
+        read: s2_sdk.ReadBatch = await self._write.run(
             f"read of stream {stream!r} from {start}",
             lambda s2: self._stream(s2, stream).read(
                 start=s2_sdk.SeqNum(start), limit=s2_sdk.ReadLimit(count=count), stream_config=self._stream_config
             ),
         )
-        return batch.records
+        return batches(read)
 
     def open(
         self,

@@ -48,13 +48,50 @@ End = Literal["ended", "parked"]
 
 @attrs.frozen(slots=True)
 class Batch:
-    """Records read in one piece, of ``size`` bytes. ``caught_up_at``: the tail, where they reach it; then there may
-    be no records.
+    """Bodies of consecutive records, read in one piece.
+
+    Only these are kept: the SDK's records are two more objects for the garbage collector each.
+
+    Attributes:
+        start: sequence number of the first.
+        bodies: None in place of a command record.
+        size: of the bodies, in bytes.
+        caught_up_at: the tail, where they reach it; then there may be none.
     """
 
-    records: list[s2_sdk.SequencedRecord]
+    start: int
+    bodies: list[bytes | None]
     size: int
-    caught_up_at: int | None
+    caught_up_at: int | None = None
+
+    @property
+    def end(self) -> int:
+        """Sequence number behind the last."""
+        return self.start + len(self.bodies)
+
+    def behind(self, position: int) -> Batch:
+        """What lies at ``position`` and behind it."""
+        bodies = self.bodies[position - self.start :]
+        return Batch(position, bodies, _size(bodies), self.caught_up_at)
+
+
+def batches(read: s2_sdk.ReadBatch) -> list[Batch]:
+    """What the SDK has read: one batch, or several where records are missing between them."""
+    records = read.records
+    if not records:
+        return []
+    first, end = records[0].seq_num, records[-1].seq_num + 1
+    if end - first != len(records):
+        hole = next(i for i, record in enumerate(records) if record.seq_num != first + i)
+        before, behind = s2_sdk.ReadBatch(records[:hole]), s2_sdk.ReadBatch(records[hole:], read.tail)
+        return batches(before) + batches(behind)
+    bodies = [None if record.headers and record.is_command_record() else record.body for record in records]
+    caught_up = read.tail is not None and read.tail.seq_num == end
+    return [Batch(first, bodies, _size(bodies), end if caught_up else None)]
+
+
+def _size(bodies: list[bytes | None]) -> int:
+    return sum(len(body) for body in bodies if body is not None)
 
 
 class Reader:
@@ -129,11 +166,11 @@ class Reader:
 
     def give(self, batch: Batch) -> None:
         """Hand over a batch, without what lies before the position."""
-        records = batch.records
-        if records and records[0].seq_num < self.position:
-            batch = _from(batch, self.position)
-        if records:
-            self.position = max(self.position, records[-1].seq_num + 1)
+        if batch.bodies:
+            end = batch.end
+            if batch.start < self.position:
+                batch = batch.behind(min(self.position, end))
+            self.position = max(self.position, end)
         self._given += batch.size
         self._answers.append(batch)
         self._notify()
@@ -153,11 +190,6 @@ class Reader:
         session, self.session = self.session, None
         if session is not None:
             session.remove(self)
-
-
-def _from(batch: Batch, position: int) -> Batch:
-    records = [record for record in batch.records if record.seq_num >= position]
-    return Batch(records, sum(len(record.body) for record in records), batch.caught_up_at)
 
 
 class Session:
@@ -205,7 +237,7 @@ class Session:
         reader.session = self
         self._room.set()
         if self.live and self._answered:
-            reader.give(Batch([], 0, self.position))
+            reader.give(_caught_up(self.position))
 
     def move_readers(self, other: Session) -> None:
         """Hand the readers over to ``other``, which stands at the tail too, and close."""
@@ -229,12 +261,13 @@ class Session:
     async def _run(self) -> None:
         try:
             while self._readers and await self._has_room():
-                batch = await self._next()
+                found = await self._next()
                 if not self._readers:
                     return  # they have left meanwhile, which has closed it
                 self._tenancy.heard_at = time.monotonic()
-                self._check(batch)
-                self._give(batch)
+                for batch in found:
+                    self._check(batch)
+                    self._give(batch)
             self._finish("parked")
         except StopAsyncIteration:
             self._finish("ended")
@@ -272,7 +305,7 @@ class Session:
     def _give(self, batch: Batch) -> None:
         self._answered = True
         self.live = batch.caught_up_at is not None
-        self.position = batch.records[-1].seq_num + 1 if batch.caught_up_at is None else batch.caught_up_at
+        self.position = batch.end if batch.caught_up_at is None else batch.caught_up_at
         for reader in tuple(self._readers):
             reader.give(batch)
             if reader.is_behind and len(self._readers) > 1:
@@ -280,10 +313,10 @@ class Session:
                 reader.end("parked")
         self._on_batch(self)
 
-    async def _next(self) -> Batch:
+    async def _next(self) -> list[Batch]:
         live = self.live and self._answered
         if live and self._pending is None:
-            return _batch(await anext(self._session))
+            return batches(await anext(self._session))
         # That it has reached the tail, or stands in a range that was trimmed, may come as a heartbeat without records,
         # which the SDK shows through caught_up() only.
         batch, self._pending = self._pending or asyncio.ensure_future(anext(self._session)), None
@@ -292,9 +325,9 @@ class Session:
             await asyncio.wait({caught_up, batch}, return_when=asyncio.FIRST_COMPLETED)
             if not batch.done() and caught_up.exception() is None:
                 self._pending = batch
-                return Batch([], 0, caught_up.result().seq_num)
+                return [_caught_up(caught_up.result().seq_num)]
             caught_up.cancel()
-        return _batch(await batch)
+        return batches(await batch)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -333,7 +366,5 @@ class Session:
             self._lane.leave(self._tenancy)
 
 
-def _batch(batch: s2_sdk.ReadBatch) -> Batch:
-    end = batch.records[-1].seq_num + 1
-    caught_up = batch.tail is not None and batch.tail.seq_num == end
-    return Batch(batch.records, sum(len(record.body) for record in batch.records), end if caught_up else None)
+def _caught_up(tail: int) -> Batch:
+    return Batch(tail, [], 0, tail)
