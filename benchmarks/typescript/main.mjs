@@ -96,8 +96,11 @@ const commands = {
     });
   },
 
-  /** Median milliseconds of a publish, and until its event is there, with a live subscriber; one by one. */
-  async latency({ topic, count }) {
+  /**
+   * Median milliseconds of a publish, and until its event is there, with a live subscriber; one by one, each at once
+   * after the last event or, with `pause`, at a random moment up to so many seconds later.
+   */
+  async latency({ topic, count, pause }) {
     return withPubSub(async (pubsub) => {
       let arrived = Promise.withResolvers();
       let wanted = 0;
@@ -110,6 +113,7 @@ const commands = {
       const delivered = [];
       for (let n = 0; n < count; n++) {
         arrived = Promise.withResolvers();
+        if (pause) await new Promise((resolve) => setTimeout(resolve, 1000 * pause * Math.random()));
         const began = seconds();
         await pubsub.publish(topic, event);
         published.push(seconds() - began);
