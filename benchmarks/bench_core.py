@@ -17,7 +17,20 @@ from collections.abc import Callable, Iterable, Iterator
 import s2_sdk
 
 from benchmarks.measuring import Parts, Row, main, median, percentile, resident_kib, usual
-from benchmarks.ours import REPLAYED, SMALL, body, client, decoded, filled, lite, raw, reading, stream, topic
+from benchmarks.ours import (
+    REPLAYED,
+    SMALL,
+    body,
+    client,
+    decoded,
+    filled,
+    lite,
+    raw,
+    reading,
+    stream,
+    topic,
+    without_msgspec,
+)
 from benchmarks.ours import live as live_samples
 from benchmarks.ours import replay as replay_rate
 from s2pubsub import S2PubSub
@@ -66,18 +79,22 @@ async def _make(url: str) -> s2_sdk.S2:
 # -- replay ----------------------------------------------------------------------------------------------------------
 
 
-def replay(url: str) -> Row:
-    ours, theirs = [], []
+def replay(url: str) -> Iterator[Row]:
     with client(url) as pubsub:
         name = filled(pubsub)
-        for _ in range(usual(5)):
-            gc.collect()
-            ours.append(replay_rate(pubsub, name))
-            gc.collect()
-            theirs.append(REPLAYED / asyncio.run(_raw_replay(url, name, REPLAYED)))
-    return Row(
-        "replay through the iterator", median(ours), "events/s", median(theirs), "raw SDK + decode", at_least=0.8
-    )
+        yield _replay("replay through the iterator", url, pubsub, name)
+        with without_msgspec():
+            yield _replay("replay through the iterator, without the extra 'fast'", url, pubsub, name)
+
+
+def _replay(title: str, url: str, pubsub: S2PubSub, name: str) -> Row:
+    ours, theirs = [], []
+    for _ in range(usual(5)):
+        gc.collect()
+        ours.append(replay_rate(pubsub, name))
+        gc.collect()
+        theirs.append(REPLAYED / asyncio.run(_raw_replay(url, name, REPLAYED)))
+    return Row(title, median(ours), "events/s", median(theirs), "raw SDK + decode", at_least=0.8)
 
 
 async def _raw_replay(url: str, name: str, count: int) -> float:
@@ -234,7 +251,7 @@ def live_at_both() -> Iterator[Row]:
 
 PARTS: Parts = {
     "publish": lambda: on_lite(lambda server: [publish_latency(server.url, 0), publish_latency(server.url, 50)]),
-    "replay": lambda: on_lite(lambda server: [replay(server.url)]),
+    "replay": lambda: on_lite(lambda server: replay(server.url)),
     "live": live_at_both,
     "stalled": lambda: on_lite(lambda server: stalled(server.url, 1000) + stalled(server.url, 100_000)),
     "frozen": lambda: on_lite(lambda server: frozen(server.port)),

@@ -35,7 +35,7 @@ QUICK = "--quick" in sys.argv
 """One round of everything with few events: shows that all of it works; the figures mean little."""
 
 RESULTS = Path(__file__).parent / "results" / ("quick" if QUICK else "")
-PACKAGES = ("s2pubsub", "s2-sdk", "attrs", "cattrs", "tenacity", "h2")
+PACKAGES = ("s2pubsub", "s2-sdk", "attrs", "cattrs", "tenacity", "h2", "msgspec")
 CHILD_LIMIT = 240.0
 
 versions: dict[str, str] = {}
@@ -155,7 +155,7 @@ def machine() -> dict[str, str]:
         try:
             facts[name] = version(name)
         except PackageNotFoundError:
-            facts[name] = "checkout"
+            facts[name] = "checkout" if name == "s2pubsub" else "absent"
     return {**facts, **versions}
 
 

@@ -19,7 +19,7 @@ import s2_sdk
 
 from benchmarks.measuring import Missing, note_version, percentile, usual
 from s2pubsub import S2PubSub
-from s2pubsub.codec import decode_batch, encode
+from s2pubsub.codec import decode_batch, encode, fast
 from s2pubsub.event import Event
 from tests.servers import MISSING_LITE, LiteServer, find_lite
 
@@ -82,6 +82,16 @@ def body() -> bytes:
 def decoded(name: str, batch: s2_sdk.ReadBatch) -> list[Event]:
     """What the raw SDK has read, decoded by our own function."""
     return decode_batch(name, batch.records[0].seq_num, [record.body for record in batch.records])[0]
+
+
+@contextlib.contextmanager
+def without_msgspec() -> Iterator[None]:
+    """Decode as where the extra ``fast`` is not installed."""
+    kept, fast.read_envelope = fast.read_envelope, None
+    try:
+        yield
+    finally:
+        fast.read_envelope = kept
 
 
 def filled(pubsub: S2PubSub, count: int = REPLAYED) -> str:
