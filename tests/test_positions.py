@@ -24,7 +24,7 @@ from s2pubsub.errors import (
     StoreError,
     TopicGoneError,
 )
-from s2pubsub.following import MIB, Feed, Follower, Outage, find_tail, stopped
+from s2pubsub.following import _AT_A_TIME, MIB, Feed, Follower, Outage, find_tail, stopped
 from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.channel import ChannelEnd
 from s2pubsub.runtime.deadline import Deadline
@@ -190,6 +190,21 @@ def test_a_record_that_is_no_event() -> None:
     assert (one.error.topic, one.error.index) == (TOPIC, 2)
     assert (one.indices, one.end) == ([0, 1], 2)
     assert one.counters.delivered == 2
+
+
+def test_a_batch_is_handed_on_in_parts() -> None:
+    """C63: A large batch is decoded in parts: none of it is lost, doubled or out of order, wherever it breaks."""
+    whole = Batch(3, [b"1", None, b"333", b"4", b"5"], 7, 8)
+    parts = [Batch(3, [b"1", None], 1), Batch(5, [b"333", b"4"], 4), Batch(7, [b"5"], 1)]
+    assert list(whole.parts(2)) == parts
+    assert list(whole.parts(5)) == [whole]
+    size = 3 * _AT_A_TIME + 1
+    one = Followed([batch(*range(size)), batch(size)])
+    assert (one.indices, one.end, one.error, one.counters.delivered) == ([*range(size + 1)], size + 1, None, size + 1)
+    for broken in (0, _AT_A_TIME - 1, _AT_A_TIME, size - 1):
+        one = Followed([stored(0, *range(broken), b"{", *range(broken + 1, size))])
+        assert isinstance(one.error, DecodeError)
+        assert (one.error.index, one.indices, one.end) == (broken, [*range(broken)], broken)
 
 
 def test_a_parked_reader_reads_with_limits() -> None:

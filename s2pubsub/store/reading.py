@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import attrs
@@ -73,6 +73,15 @@ class Batch:
         """What lies at ``position`` and behind it."""
         bodies = self.bodies[position - self.start :]
         return Batch(position, bodies, _size(bodies), self.caught_up_at)
+
+    def parts(self, length: int) -> Iterator[Batch]:
+        """The same bodies, at most ``length`` at a time."""
+        if len(self.bodies) <= length:
+            yield self
+            return
+        for at in range(0, len(self.bodies), length):
+            bodies = self.bodies[at : at + length]
+            yield Batch(self.start + at, bodies, _size(bodies))
 
 
 def batches(read: s2_sdk.ReadBatch) -> list[Batch]:
