@@ -16,6 +16,7 @@ from s2pubsub import (
     S2PubSub,
     StoreError,
 )
+from s2pubsub.store.sessions import _read_events
 from tests.faults import READ_SESSION, After, Effect, FaultProxy, Request
 from tests.servers import ON_LITE, Server
 from tests.topics import MakePubSub, fill, indices, sessions, workers
@@ -28,7 +29,7 @@ TOPIC = "agent.stream.outages"
 
 def limit_silence(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """The SDK gives a session up after so long without a frame; its own limit is 20 s."""
-    monkeypatch.setattr("s2_sdk._s2s._read_session._HEARTBEAT_TIMEOUT", seconds)
+    monkeypatch.setitem(_read_events.__globals__, "_HEARTBEAT_TIMEOUT", seconds)
 
 
 @ON_LITE

@@ -14,7 +14,9 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+import s2_sdk._generated.s2.v1.s2_pb2 as pb
 from s2_sdk import ReadBatch, SequencedRecord, StreamPosition
+from s2_sdk._mappers import read_batch_from_proto
 from tenacity import RetryCallState
 
 from s2pubsub.errors import (
@@ -32,6 +34,7 @@ from s2pubsub.runtime.wake import Wake
 from s2pubsub.runtime.worker import Stop
 from s2pubsub.stats import Counters
 from s2pubsub.store.reading import Batch, batches
+from s2pubsub.store.sessions import _as_parsed, _read_events
 from s2pubsub.subscription import Queue
 from tests.scripted import (
     ANOTHER,
@@ -121,6 +124,29 @@ def test_records_that_are_missing() -> None:
     """C05: Records with holes between them are several batches, so that whoever follows finds the gaps."""
     found = read(record(0), record(1), record(3), record(7), record(8), tail=9)
     assert found == [Batch(0, [b"0", b"1"], 2, None), Batch(3, [b"3"], 1, None), Batch(7, [b"7", b"8"], 2, 9)]
+
+
+def test_records_as_they_were_parsed() -> None:
+    """They give the same batches as the SDK's own records: with a tail and without, with commands, with holes."""
+    for records, tail in (
+        ([record(3), record(4)], None),
+        ([record(3), record(4)], 5),
+        ([record(3), record(4), record(9)], 10),
+        ([record(3), record(4, (b"", b"fence")), record(5, (b"name", b""))], 6),
+        ([record(3, (b"", b"trim"))], 9),
+        ([], 4),
+    ):
+        message = pb.ReadBatch()
+        for one in records:
+            headers = [pb.Header(name=name, value=value) for name, value in one.headers]
+            message.records.append(pb.SequencedRecord(seq_num=one.seq_num, body=one.body, headers=headers))
+        if tail is not None:
+            message.tail.seq_num = tail
+        parsed, mapped = _as_parsed(message), read_batch_from_proto(message)
+        assert batches(parsed) == batches(mapped) == read(*records, tail=tail)
+        assert parsed.tail == mapped.tail
+        assert (type(parsed.records) is list) == any(one.headers for one in records)
+    assert _read_events.__globals__["read_batch_from_proto"] is _as_parsed  # what the SDK's own reading calls
 
 
 # Following.

@@ -17,7 +17,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 import s2_sdk
@@ -86,7 +86,7 @@ class Batch:
 
 def batches(read: s2_sdk.ReadBatch) -> list[Batch]:
     """What the SDK has read: one batch, or several where records are missing between them."""
-    records = read.records
+    records: Any = read.records
     if not records:
         return []
     first, end = records[0].seq_num, records[-1].seq_num + 1
@@ -94,7 +94,10 @@ def batches(read: s2_sdk.ReadBatch) -> list[Batch]:
         hole = next(i for i, record in enumerate(records) if record.seq_num != first + i)
         before, behind = s2_sdk.ReadBatch(records[:hole]), s2_sdk.ReadBatch(records[hole:], read.tail)
         return batches(before) + batches(behind)
-    bodies = [None if record.headers and record.is_command_record() else record.body for record in records]
+    if isinstance(records, list):
+        bodies = [None if record.headers and record.is_command_record() else record.body for record in records]
+    else:  # as they were parsed, so none has headers
+        bodies = [record.body for record in records]
     caught_up = read.tail is not None and read.tail.seq_num == end
     return [Batch(first, bodies, _size(bodies), end if caught_up else None)]
 
