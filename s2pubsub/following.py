@@ -42,7 +42,7 @@ _LIMITED_READS = 5
 _LIMITED_WAIT = 1
 """Seconds that a limited session waits at the tail before it ends."""
 
-_AT_A_TIME = 128
+_AT_A_TIME = 256
 """So many events are decoded and handed on, then the next: events that die young cost the collector less, and their
 memory is used again while it is in the caches. By a thousand a replay to a callback is a fifth slower.
 """
