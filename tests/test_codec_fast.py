@@ -185,11 +185,13 @@ def _nested(depth: int, closing: bytes) -> Any:
 
 
 def test_old_msgspec_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version that reads large integers as floats is left alone, as is one that is not there."""
-    monkeypatch.setattr("msgspec.__version__", "0.18.6")
-    assert fast._reader() is None
-    monkeypatch.setattr("msgspec.__version__", "1.0.0rc1")
-    assert fast._reader() is not None
+    """A version with other errors or integers is left alone, as is one that is not there or says nothing known."""
+    for version in ("0.18.6", "0.20.0", "0+unknown", ""):
+        monkeypatch.setattr("msgspec.__version__", version)
+        assert fast._reader() is None
+    for version in ("0.21.0", "1.0.0rc1"):
+        monkeypatch.setattr("msgspec.__version__", version)
+        assert fast._reader() is not None
     monkeypatch.setitem(sys.modules, "msgspec", None)
     assert fast._reader() is None
 

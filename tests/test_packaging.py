@@ -226,11 +226,12 @@ def test_dependencies_are_four() -> None:
     assert sorted(bounds()) == ["attrs", "cattrs", "s2-sdk", "tenacity"]
 
 
-def bounds() -> dict[str, str]:
-    """The lowest version of each runtime dependency that setup.cfg promises."""
+def bounds(extra: str | None = None) -> dict[str, str]:
+    """The lowest version of each runtime dependency, or of those of an extra, that setup.cfg promises."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    lines = config["options"]["install_requires"].split("\n")
+    wanted = config["options"]["install_requires"] if extra is None else config["options.extras_require"][extra]
+    lines = wanted.split("\n")
     found = [re.match(r"([\w-]+) *>=([\d.]+)", line) for line in lines if line]
     return {match[1]: match[2] for match in found if match is not None}
 
@@ -278,6 +279,29 @@ with S2PubSub() as pubsub:
 print("passed")
 """
 
+BOTH_WAYS = r"""
+from s2pubsub import DecodeError
+from s2pubsub.codec import decode, fast
+
+def read(body):
+    try:
+        return repr(decode("t", 0, body))
+    except DecodeError as error:
+        return str(error)
+
+envelope = b'{"type":"c","runId":"","id":"i","createdAt":0,"data":%s}'
+values = [b'1', b'-19945388759132447409', b'1e5', b'1e999', b'1' + b'0' * 400, b'[1,', b'NaN']
+values += [b'"\\ud800"', b'"\xff"', b'"\xc3\xa9"']
+bodies = [envelope % value for value in values]
+bodies += [b'', b'[]', envelope % b'0,"traceparent":"00"', envelope % (b'[' * 200 + b']' * 200), b'{"type":"c"}']
+way = fast.read_envelope
+assert way(bodies[0]).data == 1
+found = [read(body) for body in bodies]
+fast.read_envelope = None
+assert found == [read(body) for body in bodies], found
+print("passed")
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.limit(280)
@@ -299,6 +323,9 @@ def test_the_wheel_in_an_empty_environment(
         assert "publish" in run(*command, "--help", cwd=tmp_path)
     installed = run(python, "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check")
     assert not re.search("flask|django|h11|gunicorn|hypothesis|pytest", installed, re.IGNORECASE), installed
+    fast = [f"{name}=={version}" if versions == "lowest" else name for name, version in bounds("fast").items()]
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *fast)
+    assert run(python, "-W", "error", "-c", BOTH_WAYS, cwd=tmp_path) == "passed\n"
     shipped = run(python, "-m", "pip", "show", "-f", "s2pubsub", "--disable-pip-version-check")
     assert "s2pubsub/py.typed" in shipped
     assert "tests/" not in shipped
