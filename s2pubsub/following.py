@@ -64,6 +64,9 @@ class Sink(Protocol):
     def queued(self) -> int:
         """How many events were delivered to it and wait to be handed out."""
 
+    def expect(self, next_index: int) -> None:
+        """What lies before ``next_index`` was received, and follows at once, in parts."""
+
     def deliver(self, events: list[Event], size: int, next_index: int) -> object:
         """Take events of ``size`` bytes, after which the topic goes on at ``next_index``."""
 
@@ -233,7 +236,10 @@ class Follower:
         if batch.start > self._next_index:
             raise ReplayGapError(self._feed.topic, self._next_index, batch.start)
         self._reached = True
+        self._feed.sink.expect(batch.end)
         for part in batch.parts(_AT_A_TIME):
+            if self._feed.stop.is_set():
+                return
             self._deliver(part)
 
     def _deliver(self, batch: Batch) -> None:
@@ -241,7 +247,7 @@ class Follower:
         self._next_index = error.index if error is not None else batch.end
         self._feed.counters.delivered += len(events)
         self._feed.sink.deliver(events, batch.size, self._next_index)
-        if error is not None:
+        if error is not None and not self._feed.stop.is_set():
             raise error
 
     # -- what ends it --------------------------------------------------------------------------------------------

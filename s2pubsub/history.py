@@ -98,7 +98,7 @@ class HistoryReader:
         return found
 
     def _decoded(self, batch: Batch) -> Iterator[list[Event]]:
-        if batch.start > self._next_index:
+        if batch.start != self._next_index:
             raise ReplayGapError(self._topic, self._next_index, batch.start)
         events, error = decode_batch(self._topic, batch.start, batch.bodies[: self._tail - batch.start])
         self._next_index = batch.end

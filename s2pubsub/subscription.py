@@ -196,6 +196,9 @@ class Queue:
     def queued(self) -> int:
         return len(self.channel)
 
+    def expect(self, next_index: int) -> None:
+        """Nothing: it takes all parts at once."""
+
     def offer_local(self, event: Event) -> None:
         self.channel.put([event], 0, None)
 
@@ -237,8 +240,10 @@ class Calls:
         """As many as there are indices between the event that is being handled and the last one received."""
         return len(self._local) + max(0, self._received_to - self.next_index)
 
-    def deliver(self, events: list[Event], size: int, next_index: int) -> None:
+    def expect(self, next_index: int) -> None:
         self._received_to = next_index
+
+    def deliver(self, events: list[Event], size: int, next_index: int) -> None:
         for event in events:
             self.deliver_local()
             if self._stop.is_set():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Any
 from urllib.parse import quote
 
@@ -38,6 +38,18 @@ class Streams:
         """Index of the first record that is retained; None if none is."""
         answer = self._server.request("GET", f"{self._path(topic)}/records?seq_num=0&count=1", headers=self._headers)
         return int(answer["records"][0]["seq_num"]) if answer["records"] else None
+
+    def fences(self, topic: str, tail: int) -> list[str]:
+        """The tokens of the fence commands before index ``tail``."""
+        tokens: list[str] = []
+        start = 0
+        while start < tail:
+            query = f"seq_num={start}&count={min(1000, tail - start)}"
+            answer = self._server.request("GET", f"{self._path(topic)}/records?{query}", headers=self._headers)
+            fences = (record for record in answer["records"] if record.get("headers") == [["", _text(b"fence")]])
+            tokens += [b64decode(record["body"]).decode() for record in fences]
+            start = int(answer["records"][-1]["seq_num"]) + 1
+        return tokens
 
     def delete(self, topic: str) -> None:
         """Delete the topic's stream."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -13,20 +12,13 @@ from s2pubsub.fence import decode_token
 from s2pubsub.runtime.deadline import Deadline
 from tests.faults import FaultProxy
 from tests.faults.rules import APPEND_SESSION
+from tests.raw import Streams
 from tests.waiting import LONG, eventually
 
 KEY = "resource\0thread"
 
 
-def raw_records(pubsub: S2PubSub, topic: str) -> list[Any]:
-    stream = pubsub._engine.settings.stream_prefix + topic
-    records: list[Any] = []
-    while len(records) < pubsub.tail(topic):
-        records += pubsub._engine.store.read(stream, len(records), 1000, Deadline.after(LONG))
-    return records
-
-
-def test_renewals_travel_among_the_events(pubsub: S2PubSub) -> None:
+def test_renewals_travel_among_the_events(pubsub: S2PubSub, streams: Streams) -> None:
     """The lease renews in-band while events flow: no event is refused, and fences lie between them in the log."""
     leases = pubsub.leases
     topic = leases.thread_topic(KEY)
@@ -44,7 +36,7 @@ def test_renewals_travel_among_the_events(pubsub: S2PubSub) -> None:
         stop.set()
         renewer.join(LONG)
         indices = [future.result(0).index for future in futures]
-        assert lease.token == [r.body.decode() for r in raw_records(pubsub, topic) if r.is_command_record()][-1]
+        assert lease.token == streams.fences(topic, pubsub.tail(topic))[-1]
         assert not lease.closed
     assert indices == sorted(indices)
     events = pubsub.get_history(topic)

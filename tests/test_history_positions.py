@@ -122,6 +122,7 @@ def test_what_is_no_longer_stored() -> None:
     assert gap(Read(tail=3, pages=[[]])) == (0, 3)
     assert gap(Read(tail=3, pages=[span(1, 3)])) == (0, 1)
     assert gap(Read(tail=5, pages=[[batch(0, 1), batch(3, 4)]])) == (2, 3)
+    assert gap(Read(tail=3, pages=[[batch(0, 1), batch(1, 2)]])) == (2, 1)
     for beyond in (4, 5):
         one = Read(tail=4, pages=[[batch(0, 1, 2, 3), batch(beyond)]])  # what lies behind the tail does not matter
         assert (one.indices, one.error) == ([0, 1, 2, 3], None)

@@ -26,6 +26,7 @@ from s2pubsub.errors import (
     StoreError,
     TopicGoneError,
 )
+from s2pubsub.event import Event
 from s2pubsub.following import _AT_A_TIME, MIB, Feed, Follower, Outage, find_tail, stopped
 from s2pubsub.retry import Interrupted, reconnecting
 from s2pubsub.runtime.channel import ChannelEnd
@@ -35,7 +36,7 @@ from s2pubsub.runtime.worker import Stop
 from s2pubsub.stats import Counters
 from s2pubsub.store.reading import Batch, batches
 from s2pubsub.store.sessions import _as_parsed, _read_events
-from s2pubsub.subscription import Queue
+from s2pubsub.subscription import Calls, Queue
 from tests.scripted import (
     ANOTHER,
     CANCELLED,
@@ -124,6 +125,8 @@ def test_records_that_are_missing() -> None:
     """C05: Records with holes between them are several batches, so that whoever follows finds the gaps."""
     found = read(record(0), record(1), record(3), record(7), record(8), tail=9)
     assert found == [Batch(0, [b"0", b"1"], 2, None), Batch(3, [b"3"], 1, None), Batch(7, [b"7", b"8"], 2, 9)]
+    assert [one.start for one in read(*map(record, range(0, 4000, 2)))] == list(range(0, 4000, 2))
+    assert [one.bodies for one in read(record(0), record(1), record(1), record(2))] == [[b"0", b"1"], [b"1", b"2"]]
 
 
 def test_records_as_they_were_parsed() -> None:
@@ -252,6 +255,27 @@ def test_a_parked_reader_reads_with_limits() -> None:
     assert [asked["limit"] and asked["limit"][0] for asked in one.store.opened] == [None, 99, 198, 98]
     one = Followed(["parked"], [], size=1)
     assert [asked["limit"] and asked["limit"][0] for asked in one.store.opened] == [None, 1]
+
+
+@pytest.mark.parametrize("rest", [[COMMAND], [COMMAND] * 999, [b"{"], list(range(999))])
+def test_a_large_batch_whose_callback_closes(rest: list[Any]) -> None:
+    """C03: What a closed callback has not handled is where its position is, also where parts of the batch hold nothing
+    that it could be called for; until then all of the batch counts as queued.
+    """
+    size = 2 * _AT_A_TIME
+    stop = Stop()
+    seen: list[tuple[int | None, int]] = []
+
+    def handle(event: Event) -> None:
+        seen.append((event.index, sink.queued))
+        if event.index == 10:
+            stop.set()
+
+    sink = Calls(TOPIC, 0, handle, None, stop, (1000, MIB), LOG)
+    store: Any = ScriptedStore([[stored(0, *range(size), *rest)]], stop=stop)
+    Follower(Feed(TOPIC, STREAM, 0, True, store, sink, stop, Wake(), Counters(), LOG)).run()
+    assert seen == [(index, size + len(rest) - index) for index in range(11)]
+    assert sink.next_index == 11
 
 
 def test_a_full_sink_that_is_closed() -> None:

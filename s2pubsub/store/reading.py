@@ -17,6 +17,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Literal
 
 import attrs
@@ -91,9 +92,9 @@ def batches(read: s2_sdk.ReadBatch) -> list[Batch]:
         return []
     first, end = records[0].seq_num, records[-1].seq_num + 1
     if end - first != len(records):
-        hole = next(i for i, record in enumerate(records) if record.seq_num != first + i)
-        before, behind = s2_sdk.ReadBatch(records[:hole]), s2_sdk.ReadBatch(records[hole:], read.tail)
-        return batches(before) + batches(behind)
+        starts = [i for i in range(1, len(records)) if records[i].seq_num != records[i - 1].seq_num + 1]
+        spans = pairwise([0, *starts, len(records)])
+        return [batch for i, j in spans for batch in batches(s2_sdk.ReadBatch(records[i:j], read.tail))]
     if isinstance(records, list):
         bodies = [None if record.headers and record.is_command_record() else record.body for record in records]
     else:  # as they were parsed, so none has headers
