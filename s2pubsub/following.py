@@ -229,8 +229,11 @@ class Follower:
         feed = self._feed
         feed.wake.wait()
         feed.sink.deliver_local()
-        if feed.stop.is_set():  # even if an answer is there by now: this was the wake-up for the stop
-            raise ClosedError(f"the subscription to topic {feed.topic!r} is closed")
+        self._check_goes_on()  # even if an answer is there by now: this was the wake-up for the stop
+
+    def _check_goes_on(self) -> None:
+        if self._feed.stop.is_set():
+            raise ClosedError(f"the subscription to topic {self._feed.topic!r} is closed")
 
     def _hand_on(self, batch: Batch) -> None:
         if batch.start > self._next_index:
@@ -238,8 +241,7 @@ class Follower:
         self._reached = True
         self._feed.sink.expect(batch.end)
         for part in batch.parts(_AT_A_TIME):
-            if self._feed.stop.is_set():
-                return
+            self._check_goes_on()
             self._deliver(part)
 
     def _deliver(self, batch: Batch) -> None:
@@ -247,7 +249,8 @@ class Follower:
         self._next_index = error.index if error is not None else batch.end
         self._feed.counters.delivered += len(events)
         self._feed.sink.deliver(events, batch.size, self._next_index)
-        if error is not None and not self._feed.stop.is_set():
+        if error is not None:
+            self._check_goes_on()
             raise error
 
     # -- what ends it --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -273,9 +274,28 @@ def test_a_large_batch_whose_callback_closes(rest: list[Any]) -> None:
 
     sink = Calls(TOPIC, 0, handle, None, stop, (1000, MIB), LOG)
     store: Any = ScriptedStore([[stored(0, *range(size), *rest)]], stop=stop)
-    Follower(Feed(TOPIC, STREAM, 0, True, store, sink, stop, Wake(), Counters(), LOG)).run()
+    with contextlib.suppress(ClosedError):
+        Follower(Feed(TOPIC, STREAM, 0, True, store, sink, stop, Wake(), Counters(), LOG)).run()
     assert seen == [(index, size + len(rest) - index) for index in range(11)]
     assert sink.next_index == 11
+
+
+def test_a_stop_in_a_large_batch_that_reaches_the_tail() -> None:
+    """C03: A stop before the sink is closed leaves the rest of the batch, which is no gap before the tail."""
+    stop, size = Stop(), 2 * _AT_A_TIME
+    sink = Queue(0, 1000, MIB)
+    deliver = sink.deliver
+
+    def stop_behind(events: Any, size: int, next_index: int | None) -> bool:
+        taken = deliver(events, size, next_index)
+        stop.set()
+        return taken
+
+    sink.deliver = stop_behind  # type: ignore[method-assign]  # the thread that closes has come so far
+    store: Any = ScriptedStore([[batch(*range(size), tail=size)]], stop=stop)
+    with pytest.raises(ClosedError):
+        Follower(Feed(TOPIC, STREAM, 0, True, store, sink, stop, Wake(), Counters(), LOG)).run()
+    assert len(sink.channel) == _AT_A_TIME
 
 
 def test_a_full_sink_that_is_closed() -> None:
