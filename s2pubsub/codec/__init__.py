@@ -1,8 +1,9 @@
 """Events to records and back: the envelope that TypeScript programs share, as strict JSON.
 
-``strict`` says what JSON carries unchanged, ``writing`` makes events and records, ``reading`` reads records, ``shape``
-checks mappings. Not for names, tokens or threads. The one part of the core that knows ``json`` and ``cattrs``. Safe for
-any number of threads: what changes after import are caches of classes and times, and ids that were made in advance.
+``strict`` says what JSON carries unchanged, ``writing`` makes events and records, ``reading`` and ``fast`` read them,
+``shape`` checks mappings. Not for names, tokens or threads. The one part of the core that knows ``json``, ``msgspec``
+and ``cattrs``. Safe for any number of threads: what changes after import are caches of classes and times, and ids that
+were made in advance.
 """
 
 from s2pubsub.codec.reading import MAX_READ_DEPTH, decode, decode_batch

@@ -106,7 +106,8 @@ class Sessions:
         """What ``handle.read_session`` does, without the SDK's retries and its objects for records.
 
         Whoever made the client: were the SDK to retry, it would make a stream anew that has been deleted (on a basin
-        with create-on-read). It has no public way to say so for one session.
+        with create-on-read). It has no public way to say so for one session. Command records stay in: the SDK's filter
+        makes holes that look like gaps.
         """
         events = _read_events(
             handle._client,
