@@ -20,10 +20,14 @@ from flask import Flask, Response, jsonify, request
 
 from s2pubsub.contrib.flask import S2PubSubFlask, stop_response
 from s2pubsub.contrib.origin import is_own_request
-from s2pubsub.examples.writing import is_alive
+from s2pubsub.examples.writing import LEASE, is_alive
 
-IDLE = 2.0
-"""Seconds of silence after which it is asked whether the run's worker lives."""
+IDLE = 4 * LEASE
+"""Seconds of silence after which it is asked whether the run's worker lives.
+
+Longer than a killed worker's run may be silent before another one goes on with it: until Celery sees that the process
+is gone (at once or, when it misses that, by its timer of five seconds), and until the lease has run out.
+"""
 
 s2 = S2PubSubFlask()
 
