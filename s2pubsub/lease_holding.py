@@ -99,6 +99,7 @@ class Holding:
         self._wake = Wake()
         self._patience = Stop()  # never set: an order ends by its deadline
         self._left = False  # the thread takes no orders any more
+        self._obeying = False  # what is being done was ordered
         self._own_send = register.send
         self._on_over: Callable[[S2PubSubError], object] | None = None
         self._renew_at = self._next_renewal()
@@ -195,8 +196,10 @@ class Holding:
                     self._left = True
                     return
             if order is not None:
-                if order.done.set_running_or_notify_cancel():
+                if order.done.running() or order.done.set_running_or_notify_cancel():
+                    self._obeying = True
                     self._obey(order)
+                    self._obeying = False
                 continue
             due = self._renew_at - clock.boot()
             if due <= 0:
@@ -216,8 +219,10 @@ class Holding:
                 self.logger.error("the on_lost hook of lease %r raised", self.register.key, exc_info=error)
 
     def is_set(self) -> bool:
-        """As the halt of a renewal: whether something else is to be done first."""
-        return bool(self._orders) or self.state() is not None
+        """As the halt of a renewal: whether something else is to be done first. Ordered ones take turns."""
+        with self._lock:
+            first = any(not self._obeying or order.what != "renew" for order in self._orders)
+        return first or self.state() is not None
 
     def wait(self, timeout: float | None = None) -> None:
         """As the halt of a renewal: wait, but not longer than until the next look at the clocks."""
@@ -249,6 +254,13 @@ class Holding:
                     raise copy.copy(error)
                 left = order.deadline.remaining_at_most(max(0.0, self.grant.remaining(self.register.clock)))
                 self._extend(Deadline.after(left), order.to or self.owner)
+        except HaltedError:
+            with self._lock:
+                over = self.state()
+                if over is None:
+                    self._orders.append(order)  # behind what is to be done first
+            if over is not None:
+                order.done.set_exception(copy.copy(over))
         except BaseException as error:  # noqa: BLE001  # the caller gets it, whatever it is
             order.done.set_exception(error)
         else:

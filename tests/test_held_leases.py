@@ -13,7 +13,9 @@ import pytest
 from s2pubsub import (
     ClosedError,
     LeaseUnavailableError,
+    OperationTimeoutError,
     S2PubSub,
+    StoreError,
 )
 from tests.faults import FaultProxy, Request
 from tests.leasing import KEY, Hook, Register, lease_threads
@@ -112,6 +114,48 @@ def test_transfer_without_an_unowned_moment(pubsub: S2PubSub, make_pubsub: Calla
         stop.set()
         watcher.result(LONG)
     assert set(seen) <= {"owner-a", "owner-b"}
+
+
+def test_renewals_that_a_release_overtakes(make_pubsub: Callable[..., S2PubSub], proxy: FaultProxy) -> None:
+    """Calls of ``renew`` that wait for a server which is away end when the lease is released: with a ClosedError."""
+    pubsub = make_pubsub(endpoints=proxy.url, access_token="test")
+    lease = pubsub.leases.hold(KEY, "owner-a", 30)
+    errors: list[BaseException | None] = []
+
+    def renew() -> None:
+        try:
+            lease.renew(timeout=20)
+        except BaseException as error:
+            errors.append(error)
+
+    with proxy.refusing():
+        proxy.cut()
+        threads = [threading.Thread(target=renew) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+            thread.join(0.3)
+        with contextlib.suppress(StoreError, OperationTimeoutError):
+            lease.release(timeout=0.5)
+        for thread in threads:
+            thread.join(LONG)
+            assert not thread.is_alive()
+    assert [type(error) for error in errors] == [ClosedError] * 2
+    assert all("released" in str(error) for error in errors)
+
+
+def test_renewals_of_several_threads_wait_for_the_server(
+    make_pubsub: Callable[..., S2PubSub], proxy: FaultProxy
+) -> None:
+    """Two calls of ``renew`` in an outage: both are done when the server is back."""
+    pubsub = make_pubsub(endpoints=proxy.url, access_token="test")
+    with pubsub.leases.hold(KEY, "owner-a", 30) as lease, ThreadPoolExecutor(2) as pool:
+        with proxy.refusing():
+            proxy.cut()
+            renewals = [pool.submit(lease.renew, timeout=LONG) for _ in range(2)]
+            time.sleep(0.5)
+            assert not any(renewal.done() for renewal in renewals)
+        for renewal in renewals:
+            renewal.result(LONG)
 
 
 def test_renewed_from_elsewhere(pubsub: S2PubSub, register: Register) -> None:
